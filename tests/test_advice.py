@@ -12,8 +12,8 @@ from shardwise import Model, SearchResult, System, search
 from shardwise.analysis.measured_plans import MeasuredPlan, MeasuredRow, best_measured
 from shardwise.analysis.plan_classes import class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio
+from shardwise.analysis.saved_plan import read_plan
 from shardwise.config.strategy import Strategy
-from shardwise.planning.saved_plan import read_plan
 from shardwise.planning.search import bounded, pieces, scan
 from shardwise.planning.search.recommend import fastest_probability, safer_plan
 from shardwise.planning.search.results import RankedPlan

@@ -22,12 +22,12 @@ def test_a_static_image_needs_kaleido(name, monkeypatch):
     assert str(caught.value) == told + "'shardwise[images]'"
 
 
-@each_row("name", ["chart", "chart.csv", "chart.pdf", "chart.html.gz"])
+@each_row("name", ["chart", "chart.csv", "chart.gif", "chart.html.gz"])
 def test_other_endings_are_refused(name):
     """The error names the file and the endings that are allowed."""
     with pytest.raises(InputError) as caught:
         check_chart_file(name)
-    assert str(caught.value) == f"{name}: charts are written as .html, .json, .png, .svg"
+    assert str(caught.value) == f"{name}: charts are written as .html, .json, .png, .svg, .pdf"
 
 
 def test_a_missing_plotly_names_the_extra_to_install(monkeypatch):

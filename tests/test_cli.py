@@ -12,6 +12,7 @@ from rows import each_row
 from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS
 from shardwise.engine.step_time import TIME_PARTS
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -235,7 +236,7 @@ def test_listings_name_every_entry(shardwise, verb):
     assert code == 0
     assert all(name in out for name in catalog.names(verb))
     _, out, _ = shardwise(verb, "--json")
-    assert list(json.loads(out)) == catalog.names(verb)
+    assert list(record_of(out)) == catalog.names(verb)
 
 
 @pytest.mark.parametrize(

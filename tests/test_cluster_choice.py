@@ -457,8 +457,8 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
         (("--save", "x.csv"), "--save: 'x.csv': has no effect with --systems"),
         (("--count",), "--count: has no effect with --systems"),
         (("--reference", "calculon"), "reference: 'calculon': has no effect with --systems"),
-        (("--plot", "x.pdf"), "x.pdf: charts are written as"),
-        (("--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
+        (("--plot", "x.gif"), "x.gif: charts are written as"),
+        (("--output", "x.txt"), "x.txt: cannot be written; allowed endings"),
     ],
 )
 def test_bad_flags_are_one_line(shardwise, words, message):

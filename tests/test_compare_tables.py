@@ -10,6 +10,7 @@ from compared_samples import SYSTEM
 from shardwise import compare, estimate
 from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.report.tables.compare import print_comparison
+from written import record_of
 
 
 def test_the_command_prints_tables(saved, shardwise):
@@ -31,7 +32,7 @@ def test_the_command_writes_json(saved, shardwise, tmp_path):
     """All that Python gives."""
     code, out, _ = shardwise("compare", *saved, "--json")
     assert code == 0
-    assert json.loads(out) == compare(*saved).to_dict()
+    assert record_of(out) == compare(*saved).to_dict()
     file = tmp_path / "found.json.gz"
     assert shardwise("compare", *saved, "-o", file) == (0, "", "")
     assert json.loads(gzip.decompress(file.read_bytes())) == json.loads(out)

@@ -243,7 +243,10 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
 @each_row(
     ("more", "told"),
     [
-        (("--plot", "a.csv"), "error: a.csv: charts are written as .html, .json, .png, .svg\n"),
+        (
+            ("--plot", "a.csv"),
+            "error: a.csv: charts are written as .html, .json, .png, .svg, .pdf\n",
+        ),
         (
             ("--plot", "a.json", "--output", "a.json"),
             "error: --plot: 'a.json': is also the file of output\n",

@@ -311,11 +311,13 @@ def test_shapes_alone() -> None:
     assert first == "layer 0,attention.qkv,forward,1,64,64,192,bf16,4"
 
 
-def test_csv_needs_gemms(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the products there is nothing to write as CSV."""
-    words = COMMAND.removesuffix(" --gemms").split()
-    assert command([*words, "-o", "out.csv"]) == 2
-    assert "allowed endings" in capsys.readouterr().err
+def test_csv_has_the_products_or_the_estimate(tmp_path: Any) -> None:
+    """With --gemms a line for each product, else one line."""
+    words, path = COMMAND.removesuffix(" --gemms").split(), tmp_path / "out.csv"
+    assert command([*words, "-o", str(path)]) == 0
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+    assert command([*words, "--gemms", "-o", str(path)]) == 0
+    assert len(path.read_text(encoding="utf-8").splitlines()) > 2
 
 
 def test_nothing_is_written_where_one_file_cannot_be(
@@ -334,5 +336,5 @@ def test_nothing_is_written_where_one_file_cannot_be(
         json=False,
     )
     with pytest.raises(InputError, match="no such folder: new"):  # it is made with its own files
-        inside.check(gemms=False)
+        inside.check()
     assert list(tmp_path.iterdir()) == []

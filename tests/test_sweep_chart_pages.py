@@ -305,7 +305,7 @@ def test_every_chart_is_plain_json(scaled, ranked, answered, tmp_path):
 
 
 def test_images_are_drawn_by_kaleido(scaled, tmp_path, monkeypatch):
-    """One for each chart, by name; without a browser the error says so in a line."""
+    """Into the file that was named, the first chart or one by name; without a browser in a line."""
     monkeypatch.setattr(figures, "find_spec", lambda _: SimpleNamespace())
     asked = []
 
@@ -317,9 +317,15 @@ def test_images_are_drawn_by_kaleido(scaled, tmp_path, monkeypatch):
     monkeypatch.setattr(type(one), "to_image", image)
     write(one, tmp_path / "one.svg")
     write_charts(scaled, tmp_path / "all.png")
+    write_charts(scaled, f"{tmp_path / 'memory.pdf'}#{list(charts(scaled))[1]}")
     assert (tmp_path / "one.svg").read_bytes().startswith(b"<b>Time against memory</b>")
-    assert {file.name for file in tmp_path.glob("all*")} == {f"all-{n}.png" for n in charts(scaled)}
-    assert asked == ["svg"] + ["png"] * 6
+    titles = [drawn.layout.title.text.encode() for drawn in charts(scaled).values()]
+    assert (tmp_path / "all.png").read_bytes() == titles[0]
+    assert (tmp_path / "memory.pdf").read_bytes() == titles[1]
+    assert len(list(tmp_path.iterdir())) == 3
+    assert asked == ["svg", "png", "pdf"]
+    with pytest.raises(InputError, match=r"all.png: chart: 'fron': allowed: .*"):
+        write_charts(scaled, f"{tmp_path / 'all.png'}#fron")
 
     def broken(_, **__):
         raise RuntimeError("\nKaleido requires Google Chrome to be installed.\nSee there")
@@ -369,7 +375,7 @@ def test_the_verb_refuses_what_it_cannot_draw_before_it_sweeps(shardwise, tmp_pa
     page = tmp_path / "p.html"
     bad = "must be a number above 0, as in 1e12"
     for words, told in (
-        (("--plot", "p.pdf"), "p.pdf: charts are written as .html, .json, .png, .svg"),
+        (("--plot", "p.gif"), "p.gif: charts are written as .html, .json, .png, .svg, .pdf"),
         (("--plot", "p.svg"), f"p.svg: .svg {needs}"),
         (("--plot", "x.json", "-o", "x.json"), "plot: 'x.json': is also the file of output"),
         (("--tokens", "1e12"), "--tokens: '1e12': needs --plot FILE"),

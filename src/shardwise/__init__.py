@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.graph.records import ComputeGraph
     from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
+    from shardwise.analysis.saved_plan import load
     from shardwise.analysis.training_run.results import TrainingTime
     from shardwise.config.launch import Launch, NotUnderstood
     from shardwise.config.model import Model
@@ -119,6 +120,7 @@ __all__ = [
     "export",
     "graph_of",
     "largest_model",
+    "load",
     "plan_fsdp",
     "read_launch",
     "recipes",
@@ -175,6 +177,7 @@ _HOME = {
     "export": "launchers.export",
     "graph_of": "analysis.graph.build",
     "largest_model": "planning.search.largest_model",
+    "load": "analysis.saved_plan",
     "plan_fsdp": "fsdp.api",
     "read_launch": "launchers.registry",
     "recipes": "planning.recipes",

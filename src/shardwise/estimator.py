@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from math import nan
 from types import ModuleType
 from typing import Any, Unpack, overload
 
@@ -38,6 +39,7 @@ from shardwise.analysis.results import (
     Software,
     SoftwareCandidate,
 )
+from shardwise.analysis.row_intervals import interval_factors
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
@@ -49,7 +51,7 @@ from shardwise.config.software.resolve import Match, match_of
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
-from shardwise.config.strategy_input import StrategyLike, columns_of, strategy_of
+from shardwise.config.strategy_input import StrategyLike, columns_of, grid_columns, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
@@ -459,6 +461,8 @@ def estimate_many(
     system: SystemLike | Sequence[SystemLike],
     strategies: Mapping[str, object] | Sequence[Strategy] | object | None = None,
     *,
+    grid: Mapping[str, object] | None = None,
+    intervals: bool = False,
     flops_convention: FlopsConvention = "causal",
     **fields: Unpack[StrategyColumns],
 ) -> EstimateTable:
@@ -472,6 +476,10 @@ def estimate_many(
         A mapping of columns (single values apply to all rows), a data frame with such columns, or
         a sequence of strategies. For fields that are sets of words, such as `recompute_parts`, a
         text or one list of words applies to all rows, a list of lists has one set per row.
+    grid
+        Values by field: all combinations are estimated.
+    intervals
+        Whether to compute the range of the measured time of each row, which takes some 3 ms a row.
     flops_convention
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
     **fields
@@ -487,10 +495,16 @@ def estimate_many(
     >>> table = estimate_many("llama3-70b", "h100-sxm", gpus=64, tp=[2, 4, 8], pp=2, gbs=128)
     >>> table.to_frame().select("tp", "dp", "fits").rows()
     [(2, 16, False), (4, 8, False), (8, 4, True)]
+    >>> grid = {"tp": [4, 8], "pp": [1, 2], "zero": [1, 3]}
+    >>> len(estimate_many("llama3-70b", "h100-sxm", gpus=64, gbs=128, grid=grid))
+    8
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     the_model = Model.load(model)
     stated = "expert_imbalance" in fields or states_load_in(strategies)
+    check_flags(intervals=intervals)
+    if grid is not None:
+        fields |= grid_columns(grid, fields)  # type: ignore[typeddict-item]
     strategies = columns_of(strategies, fields)
     if isinstance(strategies, Sequence) and not strategies:
         problem = "an empty list; provide at least one strategy"
@@ -517,6 +531,11 @@ def estimate_many(
             evaluated = evaluated_columns(
                 *(the_model, base, chunk, flops_convention), stated=stated
             )
+            if intervals:
+                ends = interval_factors(the_model, base, table.take(rows[some]))
+                low, high = np.array([(nan, nan) if e is None else e for e in ends]).T
+                evaluated["interval_low_s"] = evaluated["step_time_s"] * low
+                evaluated["interval_high_s"] = evaluated["step_time_s"] * high
             for name, values in evaluated.items():
                 column = columns.setdefault(name, np.full(len(table), np.nan))
                 column[rows[some]] = values
@@ -533,6 +552,8 @@ def estimate_many(
         hfu=named("hfu"),
         fits=named("fits") == 1.0,
         fits_probability=named("fits_probability"),
+        interval_low_s=named("interval_low_s"),
+        interval_high_s=named("interval_high_s"),
         memory_total_bytes=named("total"),
         memory_reserved_bytes=named("reserved"),
         memory_offloaded_bytes=named("offloaded"),

@@ -8,6 +8,7 @@ from typing import Any
 from shardwise import registry
 from shardwise.analysis.reference_results import ReferenceEstimate
 from shardwise.analysis.saved import kind_of_saved
+from shardwise.analysis.saved_plan import find_plan
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.formats import FileFormat
@@ -17,6 +18,7 @@ from shardwise.config.model import Model
 from shardwise.config.readers import Kind
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import work_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 
@@ -141,13 +143,18 @@ def is_launch(path: str | Path) -> bool:
 
 
 def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
-    """Return the model or strategy of a launch file; None for a file of anything else.
+    """Return the model or strategy of a launch file, or of a saved plan; None for any other file.
 
     Raises
     ------
     InputError
         If it is a launch file without a model, or has an ending of no other file.
     """
+    if (saved := find_plan(path)) is not None:
+        if kind == "strategy":
+            return saved.estimate.strategy
+        noun = saved.model() if kind == "model" else System.load(saved.system())
+        return noun.to_dict()
     if kind == "system" and not files.has_known_ending(path) and is_launch(path):
         raise InputError(Fault(source=path, problem="is a launch file; a system is expected"))
     found = None if kind == "system" else find_launch(path)
@@ -185,7 +192,20 @@ def fetched_model(name: str) -> Mapping[str, object] | None:
 def brought(
     model: str, system: Any, strategy: Any, fields: Mapping[str, Any], /, **words: Any
 ) -> Inputs | None:
-    """Return model, system and strategy of an AMPeD configuration; None for another file."""
+    """Return model, system and strategy of an AMPeD configuration or a saved plan, else None."""
+    is_plain = words["tables"] is None and words["rows"] is None
+    if is_plain and (saved := find_plan(model)) is not None:
+        if strategy is None and words["searched"]:
+            fields = work_fields(saved.estimate.strategy) | dict(fields)
+        elif strategy is None:
+            fields = saved.fields(fields)
+        return Inputs(
+            model=saved.model(),
+            system=saved.system() if system is None else system,
+            strategy=strategy,
+            fields=fields,
+            run=words["run"],
+        )
     amped = registry.find("amped_inputs")
     if amped is None:
         return None
@@ -194,8 +214,10 @@ def brought(
 
 
 def brings_system(model: str) -> bool:
-    """Return whether a model is an AMPeD configuration, which has a system, too."""
+    """Return whether a model is an AMPeD configuration or a saved plan, which has a system, too."""
     amped = registry.find("amped_inputs")
+    if find_plan(model) is not None:
+        return True
     return amped is not None and amped.is_configuration(model)
 
 

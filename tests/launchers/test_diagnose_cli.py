@@ -1,6 +1,6 @@
 """`shardwise diagnose`: launch file, log and trace in; tables or JSON out."""
 
-import json
+import shlex
 
 import pytest
 
@@ -10,6 +10,7 @@ from shardwise.config.model import Model
 from shardwise.launchers.diagnose.results import Diagnosis
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.registry import launch_files, launcher_of
+from written import record_of
 from written_logs import Run, deepspeed, write_log
 from written_traces import write_trace
 
@@ -52,7 +53,7 @@ def test_json_is_what_python_returns(shardwise, slow_run, tmp_path):
     """The same record from both, which is read back; what a file holds is not printed as well."""
     words = (*slow_run, "--trace", "trace.json.gz", "--json")
     code, out, err = shardwise(*words)
-    record = json.loads(out)
+    record = record_of(out)
     assert shardwise(*words, "-o", "d.json")[1] == ""
     found = diagnose(
         "ds.json",
@@ -65,7 +66,7 @@ def test_json_is_what_python_returns(shardwise, slow_run, tmp_path):
 
     assert (code, err) == (0, "")
     assert record == found.to_dict()
-    assert json.loads((tmp_path / "d.json").read_text()) == record
+    assert record_of((tmp_path / "d.json").read_text()) == record
     assert Diagnosis.read(record).to_dict() == record
     assert [one["cause"] for one in record["findings"]] == ["slow_link"]
 
@@ -111,3 +112,16 @@ def test_the_log_is_the_runs_own(shardwise, slow_run):
     assert (code, err) == (2, "error: --log is missing: set it\n")
 
     assert shardwise("--log", "own.log", *slow_run)[0] == 0
+
+
+def test_the_example_is_diagnosed_from_anywhere(shardwise, tmp_path, monkeypatch):
+    """The files come with the package; a note has the command. Other files are refused."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = shardwise("diagnose", "--example", "--top", "1")
+    assert (code, "slow link: gain" in out) == (0, True)
+    program, *words = shlex.split(err.removeprefix("example: "))
+    assert program == "shardwise"
+    assert shardwise(*words, "--top", "1")[1] == out
+    code, _, err = shardwise("diagnose", "--example", "--log", "x")
+    assert (code, "has no effect with --example" in err) == (2, True)
+    assert shardwise("diagnose")[0] == 2

@@ -17,8 +17,8 @@ from shardwise import (
     read_launch,
     search,
 )
+from shardwise.analysis.saved_plan import read_plan
 from shardwise.launchers import registry as launchers
-from shardwise.planning.saved_plan import read_plan
 
 RUN = ("llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--tp", "2")
 FIELDS = {"gpus": 16, "gbs": 64, "tp": 2}
@@ -39,11 +39,12 @@ def _comments(path):
 def test_a_plan_is_written_with_its_prediction(shardwise):
     """The file says what to expect, and what wrote it; it is executable where the launcher says."""
     code, out, err = shardwise("export", "fake", *RUN, "-o", "run.fake")
-    wrote, read = err.splitlines()
+    wrote, read, yours = err.splitlines()
     assert (code, out, wrote) == (0, "", "wrote run.fake, run-more.env")
     result = estimate("llama3-8b", "h100-sxm", FIELDS | {"stack": fake_launcher.STACK})
     assert read == f"the file, read back, is the plan: step time {result.step_time_s:.3g} s"
-    what, step, rate, memory, command = _comments("run.fake")
+    what, step, rate, memory, still, command = _comments("run.fake")
+    assert still == yours == "still to set: data set, learning rate, epochs, checkpoints"
     assert what == "llama3-8b on h100-sxm with torchtitan-2025"
     assert f"step time {result.step_time_s:.3g} s" in step
     assert f"{result.interval.low_s:.3g} s to {result.interval.high_s:.3g} s in 8 of 10" in step

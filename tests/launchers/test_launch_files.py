@@ -11,6 +11,7 @@ from shardwise import InputError, Model, Strategy, compare, estimate, read_launc
 from shardwise.foreign import find_launch
 from shardwise.launchers import registry as launchers
 from shardwise.launchers.registry import catalog_model
+from written import record_of
 
 RUN = ("--gpus", "16", "--gbs", "64", "--tp", "2")
 
@@ -202,7 +203,7 @@ def test_import_lists_everything(shardwise):
     ):
         assert text in out
     code, out, _ = shardwise("import", "run.sh", "--json")
-    assert json.loads(out) == {
+    assert record_of(out) == {
         "source": "run.sh",
         "launcher": "fake",
         "release": "1.0",

@@ -18,6 +18,7 @@ from shardwise import (
 from shardwise.analysis.reference_results import REFERENCES
 from shardwise.config.plain import as_json
 from shardwise.predecessors.search import OWNERS
+from written import record_of
 
 CONFIG = Path(__file__).parents[2] / "docs" / "from" / "amped" / "config.json"
 RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag", "zero": 1}
@@ -81,7 +82,7 @@ def test_a_search_is_that_of_the_command(shardwise, reference, case, options):
     found = search(*case, reference=reference, **arguments)
     words = ("--reference", reference, "--json")
     _, out, _ = shardwise("search", *case, *_flags(arguments), *words)
-    expected = json.loads(out)
+    expected = record_of(out)
     assert _plain(found) | {"elapsed_s": 0} == expected | {"elapsed_s": 0}
     assert (found.candidates, _plain(found)["best"]) == (expected["candidates"], expected["best"])
 
@@ -94,7 +95,7 @@ def test_a_sweep_is_that_of_the_command(shardwise):
     found = sweep(*case, reference="nersc", vary=vary, **options)
     words = ("--vary", "hbm_capacity=0.5x,1x", "--vary", "hbm_bandwidth=1x", "--json")
     _, out, _ = shardwise("sweep", *case, *_flags(options), *words, "--reference", "nersc")
-    assert _plain(found) | {"elapsed_s": 0} == json.loads(out) | {"elapsed_s": 0}
+    assert _plain(found) | {"elapsed_s": 0} == record_of(out) | {"elapsed_s": 0}
     assert [one["hbm_capacity"] for one in found.searches] == [96, 192] * 2
     for name, value in {"reference": "amped", "objective": "mfu", "sensitivity": True}.items():
         with pytest.raises(InputError) as error:
@@ -278,7 +279,7 @@ def test_a_suite_is_that_of_the_command(shardwise, tmp_path, monkeypatch, suite,
     monkeypatch.chdir(tmp_path)
     Path("runs.json").write_text(as_json({"runs": [DENSE]}), encoding="utf-8")
     _, out, _ = shardwise("validate", suite, *_flags(options), "--json")
-    assert _plain(validate_suite(suite, **options)) == json.loads(out)
+    assert _plain(validate_suite(suite, **options)) == record_of(out)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from shardwise.cli import VERBS, run, streams
 from shardwise.config.files import write_mapping
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
+from written import record_of
 
 NAME = "модель · 模型 → µ"
 JOB = "own.yaml h100-sxm --gpus 8 --gbs 8"
@@ -117,6 +118,17 @@ def test_output_is_complete_in_every_encoding(printed, verb):
         lengths = [len(text.splitlines()) for text in texts]
         assert lengths == [len(text.splitlines()) for text in whole[1:]]
         assert "unexpected" not in texts[1]
+
+
+WITHOUT = ("explore", "schema", "convert", "calibrate")
+"""Verbs that print no result here: a page, JSON Schema, files of other tools, an error."""
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in WITHOUT])
+def test_json_names_the_version_that_wrote_it(printed, verb):
+    """And the number of its schema, first."""
+    words = words_of(verb) if verb == "export" else [*words_of(verb), "--json"]
+    assert record_of(printed(words)[1])
 
 
 def test_bars_and_rules_are_ascii_as_wide_as_they_were(printed):

@@ -11,6 +11,7 @@ import samples
 from rows import each_row
 from shardwise import InputError, Model, estimate
 from shardwise.report.deepflow import deepflow_rows, deepflow_text
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -160,7 +161,7 @@ def test_gemms_and_graph_on_the_command_line(shardwise: Any, tmp_path: Any) -> N
     assert code == 0
     file = tmp_path / "gemms.json"
     assert shardwise("export", "gemms", *WORDS, "-o", file)[0] == 0
-    record = json.loads(file.read_text())
+    record = record_of(file.read_text())
     rows = list(csv.DictReader(out.splitlines()))
     assert sum(int(row["flops"]) for row in rows) == record["matrix_flops"]
     assert set(record) == {"model", "system", "strategy", "matrix_flops", "gemms"}

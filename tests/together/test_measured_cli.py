@@ -114,7 +114,7 @@ TO_LIST = "to list them: shardwise"
             f"--source: '2402.15627': matches no source; {TO_LIST} validate runs",
         ),
         (("--data", "none.json"), "none.json: no such file"),
-        (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),
+        (("--plot", "a.gif"), "a.gif: charts are written as .html, .json, .png, .svg, .pdf"),
     ],
 )
 def test_wrong_words_are_refused(shardwise, asked, words, problem):

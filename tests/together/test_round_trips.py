@@ -11,6 +11,7 @@ from rows import each_row
 from shardwise import catalog
 from shardwise.config.files import write_mapping
 from shardwise.launchers.registry import LAUNCHERS
+from written import record_of
 
 MODEL, SYSTEM = "megatron-126m", "h100-sxm"
 WORK = ("--gpus", 8, "--gbs", 16, "--json")
@@ -89,20 +90,25 @@ def test_launch_files_are_read_as_written(shardwise, predicted, tmp_path, launch
 
 @each_row("ending", FORMATS[2 : 2 + drawn(3)])
 def test_plans_are_read_as_written(shardwise, tmp_path, ending):
-    """By `show`, `compare` and `export --plan`; in place of a model they are refused in a line."""
+    """By all verbs, as model, system or strategy; in place of others they are refused in a line."""
     file = tmp_path / f"found{ending}"
     search = (MODEL, SYSTEM, "--gpus", 4, "--gbs", 8, "--fix", "pp=1,mbs=1,zero=1", "--top", 2)
     assert shardwise("search", *search, "-o", file)[0] == 0
     plans = json.loads(shardwise("show", file, "--json")[1])["best"]
-    assert json.loads(shardwise("show", f"{file}#2", "--json")[1]) == plans[1]
+    assert record_of(shardwise("show", f"{file}#2", "--json")[1]) == plans[1]
     compared = json.loads(shardwise("compare", file, file, "--json")[1])
     assert {one["step_time_s"] for one in compared["scenarios"]} == {plans[0]["step_time_s"]}
     code, out, _ = shardwise("export", "megatron", "--plan", f"{file}#2")
     assert (code, f"--tensor-model-parallel-size {plans[1]['strategy']['tp']}" in out) == (0, True)
     for words in (
-        ("estimate", file, SYSTEM),
-        ("estimate", MODEL, file),
-        ("estimate", MODEL, SYSTEM, "--strategy", file),
+        ("estimate", f"{file}#2"),
+        ("estimate", f"{file}#2", SYSTEM),
+        ("estimate", MODEL, f"{file}#2", "--strategy", f"{file}#2"),
+        ("estimate", MODEL, SYSTEM, "--strategy", f"{file}#2"),
+    ):
+        found = json.loads(shardwise(*words, "--json")[1])
+        assert found["step_time_s"] == pytest.approx(plans[1]["step_time_s"], rel=1e-12)
+    for words in (
         ("estimate", MODEL, SYSTEM, "--stack", file),
         ("search", MODEL, SYSTEM, "--gpus", 4, "--gbs", 8, "--space", file),
         ("recipes", file),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise import InputError, Model, search
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.report.search_csv import as_csv, table
+from shardwise.report.search_csv import table
 
 pytestmark = pytest.mark.any_software
 
@@ -193,7 +193,7 @@ def test_a_mixed_column_is_of_numbers():
 def test_figures_come_back_from_csv_as_they_were(values):
     """No digit is lost on the way through the file."""
     rows = {str(i): {"execution": {}, "stats": {"b": b}} for i, b in enumerate(values)}
-    assert [row["b"] for row in read(as_csv(table(rows, source="x")))] == values
+    assert [row["b"] for row in read(table(rows, source="x").write_csv())] == values
 
 
 def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, result, tmp_path):

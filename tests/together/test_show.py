@@ -11,6 +11,7 @@ from fuzz_files import edited, places
 from profiles import drawn
 from rows import each_row
 from shardwise.cli import run
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -90,7 +91,7 @@ def test_a_plan_of_a_search_is_shown_as_an_estimate(saved, shardwise):
     file = saved["both"][1]
     plan = json.loads(file.read_text())["best"][1]
     code, out, _ = shardwise("show", f"{file}#2", "--json")
-    assert (code, json.loads(out)) == (0, plan)
+    assert (code, record_of(out)) == (0, plan)
     shown = " ".join(shardwise("show", f"{file}#2")[1].split())
     assert f"MFU {100 * plan['mfu']:.1f} %" in shown
     one = saved["estimate"][1]

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
+from shardwise.config import files
 from shardwise.config.base import faults_of
 from shardwise.config.described import Described
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.frozen import FrozenDict
+from shardwise.shown import reports
 
 __all__ = ["Result"]
 
@@ -31,6 +34,33 @@ class Result(Described):
         """Return plain values, ready for JSON."""
         return self.model_dump(mode="json")
 
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file: .json or .yaml, which `load` reads, or a table.
+
+        Parameters
+        ----------
+        path
+            Ending in .json, .yaml (each also .gz), or in .csv, .csv.gz or .parquet where the result
+            is a table.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> from shardwise import estimate, load
+        >>> result = estimate("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+        >>> result.save("a.json")  # doctest: +SKIP
+        >>> load("a.json").step_time_s == result.step_time_s  # doctest: +SKIP
+        True
+        """
+        if files.is_table_file(path):
+            files.write_table(reports().table(self, str(path)), path)
+        else:
+            files.write_mapping(path, files.with_writer(self.to_dict()))
+
     @classmethod
     def read(cls, data: Mapping[str, object], *, source: str = "", field: str = "") -> Self:
         """Return a saved result, what `to_dict` returned.
@@ -43,7 +73,8 @@ class Result(Described):
             If a field is missing, unknown, of another type, or contradicts others.
         """
         try:
-            own = {key: value for key, value in data.items() if key not in cls.ADDED}
+            given = files.without_writer(data, source)
+            own = {key: value for key, value in given.items() if key not in cls.ADDED}
             result = cls.model_validate_json(json.dumps(own), strict=True)
             faults = [
                 replace(fault, field=_joined(place, fault.field))

@@ -30,8 +30,10 @@ def _kind(command: str, keys: str, home: str) -> SavedKind:
     return SavedKind(command, frozenset(keys.split()), home)
 
 
-# The first that fits: explanations and models have all keys of a search.
+# The first that fits: explanations and models have all keys of a search; plans, of an estimate.
 _KINDS = (
+    _kind("estimate", "step_time_s time_s why", "planning.search.results:RecommendedPlan"),
+    _kind("estimate", "step_time_s time_s settings", "planning.search.results:RankedPlan"),
     _kind("estimate", "step_time_s time_s", "analysis.results:Estimate"),
     _kind("search --explain", "legal broken changes", "planning.search.results:Explanation"),
     _kind("search --systems", "systems options front", "planning.cluster_choice:ClusterChoice"),
@@ -78,7 +80,7 @@ def read_saved(data: Mapping[str, Any], source: str) -> Result:
     if kind is not None and not kind.home:
         raise InputError(Fault(source=source, problem=kind.problem))
     if kind is None:
-        commands = ", ".join(one.command for one in _KINDS)
+        commands = ", ".join(dict.fromkeys(one.command for one in _KINDS))
         problem = f"is no saved result (--json, --output) that can be shown; those are: {commands}"
         raise InputError(Fault(source=source, problem=problem))
     record: type[Result] = registry.load(kind.home)

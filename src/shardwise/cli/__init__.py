@@ -21,7 +21,7 @@ import typer
 from shardwise import catalog, registry
 from shardwise._version import __version__
 from shardwise.cli import streams
-from shardwise.cli.command_line import note_command
+from shardwise.cli.command_line import note_command, quiet
 from shardwise.cli.help import CONTEXT, RootGroup, VerbCommand, description_of, unknown_option
 from shardwise.cli.unexpected import line_of
 from shardwise.config import files
@@ -40,7 +40,7 @@ VERB_GROUPS = {
     },
     "Search": {
         "search": "The best strategies of a model on N GPUs.",
-        "sweep": "What more bandwidth, more memory or larger domains would gain.",
+        "sweep": "What more bandwidth, more memory, or other values of a field would change.",
     },
     "Launch": {},
     "Check": {
@@ -70,6 +70,7 @@ VERBS = {verb: text for group in VERB_GROUPS.values() for verb, text in group.it
 _READ_LOGS = {"diagnose"}
 """Verbs whose own `--log` is a file that they read."""
 _INTERRUPTED = 130
+_STDIN = "standard input"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300
 _COMPLETION = "_SHARDWISE_COMPLETE"
@@ -86,7 +87,8 @@ class _NotesHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line on stderr."""
-        _print(f"note: {record.getMessage()}")
+        if not quiet.get():
+            _print(f"note: {record.getMessage()}")
 
 
 def _print(line: str) -> None:
@@ -95,7 +97,7 @@ def _print(line: str) -> None:
         print(line, file=sys.stderr)  # noqa: T201 - this is the command line
 
 
-_NOTED = ("shardwise.names", "shardwise.search")
+_NOTED = ("shardwise.names", "shardwise.search", "shardwise.charts")
 for _name in _NOTED:
     logging.getLogger(_name).addHandler(_NotesHandler())
     logging.getLogger(_name).setLevel(logging.INFO)
@@ -123,12 +125,13 @@ def run(arguments: Sequence[str], *, guarded: bool = False) -> int:
     guarded
         Whether faults of shardwise itself end in one line, too; else their exceptions are raised.
     """
-    with files.keeping_inputs():
-        return _run(arguments, guarded=guarded)
+    quiet.set(False)
+    with files.keeping_inputs(), streams.stdin_as_file(arguments) as (words, stdin):
+        return _run(arguments, words, guarded=guarded, stdin=stdin)
 
 
-def _run(arguments: Sequence[str], *, guarded: bool) -> int:
-    words = _global_options_first(list(arguments)) or ["--help"]
+def _run(arguments: Sequence[str], words: list[str], *, guarded: bool, stdin: str) -> int:
+    words = _global_options_first(words) or ["--help"]
     if words[0] == "help":
         words = [*words[1:], "--help"]
     note_command(arguments)
@@ -141,7 +144,8 @@ def _run(arguments: Sequence[str], *, guarded: bool) -> int:
             code = app(args=words, standalone_mode=False, prog_name="shardwise")
         sys.stdout.flush()
     except ShardwiseError as error:
-        return _refuse(str(error).splitlines())
+        text = str(error).replace(stdin, _STDIN) if stdin else str(error)
+        return _refuse(text.splitlines())
     except BrokenPipeError:  # the reader closed the pipe
         streams.discard_output()
         return 0
@@ -208,14 +212,14 @@ def _close_logs() -> None:
 
 
 def _global_options_first(words: list[str]) -> list[str]:
-    """Allow `--verbose` and `--log FILE` after the verb, too, unless it has such an option."""
+    """Allow options of all verbs after the verb, too, unless it has such an option itself."""
     moved: list[str] = []
     rest: list[str] = []
     position = 0
     while position < len(words):
         word = words[position]
         is_log = word == "--log" or word.startswith("--log=")
-        if word == "--verbose" or (is_log and not set(rest) & _READ_LOGS):
+        if word in ("--verbose", "--quiet", "-q") or (is_log and not set(rest) & _READ_LOGS):
             moved.append(word)
             if word == "--log" and position + 1 < len(words):
                 position += 1
@@ -316,10 +320,15 @@ def _root(
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log to stderr.")] = False,
+    no_notes: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="No notes and no progress on stderr; errors remain."),
+    ] = False,
     log: Annotated[
         str | None, typer.Option("--log", help="Write a log to FILE.", metavar="FILE")
     ] = None,
 ) -> None:
+    quiet.set(no_notes)
     logger = logging.getLogger("shardwise")
     logger.setLevel(logging.DEBUG)
     if verbose:

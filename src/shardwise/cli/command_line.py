@@ -5,9 +5,14 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 
 # Options that only say where results go.
-_DESTINATIONS = ("--report", "--plot", "--graph", "--out", "--output", "-o", "--log", "--save")
-_SWITCHES = ("--json", "--verbose", "--save-all")
+DESTINATIONS = (
+    *("--report", "--plot", "--graph", "--out", "--output", "-o", "--log", "--save"),
+    *("--csv", "--model-output"),
+)
+_SWITCHES = ("--json", "--verbose", "--save-all", "--quiet", "-q")
 _words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether notes and progress are left out."""
 
 
 def note_command(words: Sequence[str]) -> None:
@@ -25,8 +30,8 @@ def command_line() -> str:
     shown = []
     words = iter(_words.get())
     for word in words:
-        if word in _DESTINATIONS:
+        if word in DESTINATIONS:
             next(words, None)
-        elif word not in _SWITCHES and not word.startswith(tuple(f"{d}=" for d in _DESTINATIONS)):
+        elif word not in _SWITCHES and not word.startswith(tuple(f"{d}=" for d in DESTINATIONS)):
             shown.append(word)
     return shlex.join(["shardwise", *shown])

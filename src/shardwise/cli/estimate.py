@@ -13,7 +13,7 @@ from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.host import HostOptions, with_price
-from shardwise.cli.inputs import read_inputs, show_imported
+from shardwise.cli.inputs import show_imported
 from shardwise.cli.options import (
     JSON_FLAG,
     LARGEST_OPTION,
@@ -89,17 +89,15 @@ class Destination:
         """Whether a file is to be written that only an estimate of shardwise fills."""
         return any((self.plot, self.graph, self.report, self.out))
 
-    def check(self, *, gemms: bool) -> None:
+    def check(self) -> None:
         """Refuse files that cannot be written."""
         if self.json and self.report == _STDOUT:
             refuse_options("prints where --json prints; set a file", report=self.report)
         report = None if self.report == _STDOUT else self.report
         if self.out is not None:
             registry.load("report.folder:check_folder")(self.out)
-        if self.output is not None and gemms and self.output.lower().endswith(_CSV):
-            files.check_output_path(self.output)
-        elif self.output is not None:
-            files.check_writable_ending(self.output)
+        if self.output is not None:
+            files.check_result_ending(self.output)
         check_different_files(output=self.output, plot=self.plot, report=report, graph=self.graph)
         if report is not None:
             _check_report(report)
@@ -107,8 +105,14 @@ class Destination:
         if self.graph is not None:
             registry.load("report.graph:check_graph_file")(self.graph)
 
-    def write(self, answer: "Answer") -> bool:
-        """Write all files; return whether no tables are to be printed."""
+    def write(self, answer: "Answer", *, gemms: bool) -> bool:
+        """Write all files; return whether no tables are to be printed.
+
+        Parameters
+        ----------
+        gemms
+            Whether a table is that of the matrix products.
+        """
         if self.graph is not None:
             graph_of = registry.load("analysis.graph.build:graph_of")
             graph = graph_of(answer.model[0], answer.system[0], answer.strategy)
@@ -117,14 +121,14 @@ class Destination:
         if self.plot is not None:
             registry.load("report.charts.estimate:write_charts")(answer.result, self.plot)
             log.info("wrote %s", self.plot)
-        if self.output is not None and self.output.lower().endswith(_CSV):
+        if self.output is not None and gemms and self.output.lower().endswith(_CSV):
             gemms_csv = registry.load("report.tables.gemms:gemms_csv")
             files.write_text(self.output, gemms_csv(answer.result))
             log.info("wrote %s", self.output)
             if self.json:
                 emit_json(answer.record)
         elif self.json or self.output is not None:
-            emit_json(answer.record, self.output)
+            output_show(lambda: answer.record, lambda: None, json=self.json, output=self.output)
         if self.out is not None:
             _write_folder(self.out, answer)
         if self.report is not None:
@@ -257,14 +261,7 @@ def command(
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
     )
-    inputs = read_inputs(
-        chosen.model,
-        chosen.system,
-        strategy=chosen.strategy,
-        flags=chosen.fields(flags),
-        run=run,
-        tables=tables,
-    )
+    inputs = chosen.inputs(flags, run=run, tables=tables)
     useless: dict[str, object] = {
         "also": also,
         "flops_convention": flops_convention,
@@ -278,7 +275,7 @@ def command(
     if also is not None:
         other_models = registry.function("reference_answers")
         other = registry.load("analysis.reference_results:known_reference")(also, "also")
-    destination.check(gemms=gemms)
+    destination.check()
     training = training_run(inputs.run)
     watch = Stopwatch()
     try:
@@ -318,7 +315,7 @@ def command(
         case = other_models.case_of(other, inputs)
         also_answers = {other: case.answer()}
         answer = replace(answer, also=also_answers, texts=other_models.texts_of(case))
-    if not destination.write(answer):
+    if not destination.write(answer, gemms=gemms):
         shown = result if gemms else result.model_copy(update={"gemms": None})
         printed("estimate:print_estimate", shown, answer.change, command_line())()
         if other is not None:
@@ -349,7 +346,7 @@ def _instead(
 def _largest(field: str, inputs: Inputs, useless: Mapping[str, object], to: Destination) -> int:
     """Answer the question for the largest value of a field that fits."""
     refuse_options("has no effect with --largest", **useless)
-    to.check(gemms=False)
+    to.check()
     strategy = strategy_of(inputs.strategy, inputs.fields)
     largest_value = registry.load("planning.largest_value:largest_value")
     found = largest_value(inputs.model, inputs.system, strategy, field)

@@ -9,8 +9,7 @@ from shardwise.config import files
 from shardwise.config.launch import NEEDED, Effect, Origin
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS, REPLICA_DEGREES
-from shardwise.config.strategy_input import work_fields
+from shardwise.config.strategy_input import overriding, work_fields
 from shardwise.errors import InputError, one_line
 from shardwise.units import read_whole
 
@@ -124,24 +123,10 @@ def launch_model(launch: "Launch") -> Model:
 
 def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Fields of a recipe or launch file under flags; what follows from those is left out."""
-    left_out = {
-        other: flag
-        for flag in FIELDS
-        if flag in flags
-        for other, field in FIELDS.items()
-        if flag in field.role.follows and other in own and other not in flags
-    }
-    degree = next((name for name in ("gpus", *REPLICA_DEGREES) if name in flags), None)
-    if (
-        degree is not None
-        and "dp" in own
-        and "dp" not in flags
-        and ("gpus" in own or "gpus" in flags)
-    ):
-        left_out["dp"] = degree
+    fields, left_out = overriding(own, flags, resolved=False)
     for other, flag in left_out.items():
         note(f"note: {other} of {source} left out: it belongs to its {flag}")
-    return {name: value for name, value in own.items() if name not in left_out} | dict(flags)
+    return fields
 
 
 def launch_fields(

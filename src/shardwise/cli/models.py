@@ -18,7 +18,12 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import emit_json, note, printed, show
 from shardwise.config.arguments import whole_number
-from shardwise.config.files import SUFFIXES, check_writable_ending, is_folder, is_table_file
+from shardwise.config.files import (
+    SUFFIXES,
+    check_result_ending,
+    check_writable_ending,
+    is_folder,
+)
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.report.tables.catalog import model_record, print_model, print_models
@@ -142,16 +147,8 @@ def _list_shapes(*, json: bool, output: str | None) -> int:
     from shardwise.planning.search.largest_model import calculon_rows  # noqa: PLC0415 - slow to import
 
     rows = calculon_rows()
-    if output is not None and is_table_file(output):
-        from shardwise.report.search_csv import frame, write_table  # noqa: PLC0415 - slow to import
-
-        write_table(frame(rows, source=output), output)
-        output = None
-        if not json:
-            return 0
-    elif output is not None:
-        check_writable_ending(output)
-
+    if output is not None:
+        check_result_ending(output)
     show(
         lambda: {"shapes": rows},
         printed("largest_model:print_shapes", rows),

@@ -22,7 +22,8 @@ COMMAND_LINE = "command line"
 _FILES = "Files (YAML, JSON, TOML; also .gz): shardwise, Calculon, SimuMax, NERSC"
 _MODELS = (
     f"Catalog name, owner/name on the Hugging Face hub, or file. {_FILES}, AMPeD or Hugging Face "
-    "format, or launch file of a trainer, which sets strategy and software, too."
+    "format, launch file of a trainer, which sets strategy and software, too, or a saved plan "
+    "(FILE#3), which sets everything; - reads standard input."
 )
 _SYSTEMS = f"Catalog name or file. {_FILES} or AMPeD format."
 
@@ -59,7 +60,7 @@ MODEL_OR_NONE = arg("MODEL", f"{_MODELS} Optional with --recipe.", default=None)
 SYSTEM_ARGUMENT = arg("SYSTEM", _SYSTEMS)
 SYSTEM_OR_NONE = arg(
     "SYSTEM",
-    f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration.",
+    f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration or a saved plan.",
     default=None,
 )
 
@@ -85,13 +86,22 @@ TABLES_OPTION = opt(
     INPUT,
 )
 JSON_FLAG = opt("--json", "Print everything as JSON.", OUTPUT)
-OUTPUT_OPTION = opt("--output -o FILE", "Write to FILE (.json, .yaml; also .gz).", OUTPUT)
+OUTPUT_OPTION = opt(
+    "--output -o FILE",
+    "Write to FILE (.json, .yaml; tables also .csv, .parquet; also .gz).",
+    OUTPUT,
+)
 VARIABLES_OPTION = opt(
     "--set NAME=VALUE",
     "Set a variable that the script leaves undefined. Repeat for several.",
     INPUT,
 )
-PLOT_OPTION = opt("--plot FILE", "Write charts to FILE: .html, .json, .png or .svg.", OUTPUT)
+PLOT_OPTION = opt(
+    "--plot FILE",
+    "Write charts to FILE (.html, .json), or one of them (.png, .svg, .pdf): the most important, "
+    "or with FILE#CHART that of the name.",
+    OUTPUT,
+)
 REPORT_OPTION = opt(
     "--report FILE",
     "Write a page with question, answer, charts, tables, assumptions, sources and the "

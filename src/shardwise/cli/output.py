@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from itertools import combinations
 
 from shardwise import registry
+from shardwise.cli.command_line import quiet
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
@@ -27,8 +28,22 @@ Bar = Callable[[float, int, str], None]
 """Called with the work done, all work, and a note on what was found so far."""
 
 
-def emit_json(data: Mapping[str, object], output: str | None = None) -> None:
-    """Print JSON, or write it to a file."""
+def emit_json(
+    data: Mapping[str, object], output: str | None = None, *, written: bool = True
+) -> None:
+    """Print JSON, or write it to a file, by its ending as JSON, YAML or a table.
+
+    Parameters
+    ----------
+    written
+        Whether it says which version wrote it; not in formats of others.
+    """
+    if output is not None and files.is_table_file(output):
+        search_csv = registry.load("report.search_csv")
+        files.write_table(search_csv.table(data, source=output), output)
+        log.info("wrote %s", output)
+        return
+    data = files.with_writer(data) if written else data
     if output is not None:
         files.write_mapping(output, data)
         log.info("wrote %s", output)
@@ -44,28 +59,27 @@ def show(
     json: bool,
     output: str | None,
     lacks: str = "",
+    written: bool = True,
 ) -> None:
-    """Write the record to a file (a search also as a table), print it as JSON, or print tables.
+    """Write the record to a file, print it as JSON, or print tables.
 
-    What a file holds is not printed again; of a table the record is.
+    What a file holds is not printed again; of a .csv or .parquet file the record is.
 
     Parameters
     ----------
     lacks
         Why there is no feasible answer; printed on stderr, unless tables say it.
+    written
+        As of `emit_json`.
     """
     if json or output is not None:
         if lacks:
             note(lacks)
         data = record()
-        if output is not None and files.is_table_file(output):
-            from shardwise.report.search_csv import table, write_table  # noqa: PLC0415 - slow
-
-            write_table(table(data, source=output), output)
-            log.info("wrote %s", output)
-            output = None
-        if json or output is not None:
+        if json and output is not None and files.is_table_file(output):
             emit_json(data, output)
+            output = None
+        emit_json(data, output, written=written)
     else:
         print_tables()
 
@@ -91,7 +105,9 @@ def write_page(verb: str, report: str | None, *arguments: object, **options: obj
 
 
 def note(text: str) -> None:
-    """Print a line on stderr; nothing is lost if that is full."""
+    """Print a line on stderr, unless --quiet is set; nothing is lost if that is full."""
+    if quiet.get():
+        return
     with suppress(OSError):
         print(text, file=sys.stderr)  # noqa: T201 - this is the command line
 
@@ -127,14 +143,14 @@ class Stopwatch:
 def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
     """Show progress, rate and time left while the block runs, and what was found below them.
 
-    None if stderr is not a terminal.
+    None if stderr is not a terminal, and with --quiet.
 
     Parameters
     ----------
     counted
         Whether to show the rate, in millions per second.
     """
-    if not sys.stderr.isatty():
+    if quiet.get() or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console, Group  # noqa: PLC0415 - slow to import

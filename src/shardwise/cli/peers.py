@@ -7,13 +7,14 @@ from shardwise import registry
 from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import system_or_config
 from shardwise.cli.options import (
     JSON_FLAG,
     MODEL_ARGUMENT,
     OUTPUT_OPTION,
     PLOT_OPTION,
     STRATEGY_OPTION,
-    SYSTEM_ARGUMENT,
+    SYSTEM_OR_NONE,
     opt,
     refuse_options,
 )
@@ -36,7 +37,7 @@ from shardwise.units import read_whole
 def command(
     *,
     model: str = MODEL_ARGUMENT,
-    system: str = SYSTEM_ARGUMENT,
+    system: str | None = SYSTEM_OR_NONE,
     strategy: str | None = STRATEGY_OPTION,
     rank: str | None = opt("--rank N", "Only this rank and its peers.", OUTPUT),
     reference: str | None = opt(
@@ -60,15 +61,17 @@ def command(
     if reference is not None:
         refuse_options(f"has no effect with --reference {reference}", plot=plot)
         known_reference(reference, "reference", ("calculon",))
+        system = system_or_config(model, system)
         inputs = Inputs(model=model, system=system, strategy=strategy, fields=flags, run={})
         show_calculon = registry.function("show_calculon_peers")
         show_calculon(inputs, partial(_number, rank), json=json, output=output)
         return 0
     watch = Stopwatch()
     chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
-    the_model, the_system = Model.load(chosen.model), System.load(system)
+    inputs = chosen.inputs(flags)
+    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
     log.info("model %s, system %s", the_model.name, the_system.name)
-    own = _with_batch(strategy_of(chosen.strategy, chosen.fields(flags)))
+    own = _with_batch(strategy_of(inputs.strategy, inputs.fields))
     found = peers_of(the_model, the_system, own)
     number = _number(rank, len(found))
     one = None if number is None else found.of(number)

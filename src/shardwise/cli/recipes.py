@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise import catalog
 from shardwise.cli.help import INPUT, with_help
+from shardwise.cli.inputs import read_inputs
 from shardwise.cli.launch import (
     find_launch,
     launch_fields,
@@ -25,6 +26,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import emit_json, printed
 from shardwise.config.files import is_file_name
+from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.errors import InputError
 
@@ -144,6 +146,24 @@ class Chosen:
         # Benchmarks force an even load of experts, unless they say otherwise.
         own = {"expert_imbalance": self.recipe.strategy.expert_imbalance} | self.recipe.fields()
         return overridden(own, flags, f"recipe {self.recipe.name}")
+
+    def inputs(
+        self,
+        flags: Mapping[str, Any],
+        *,
+        run: Mapping[str, Any] | None = None,
+        tables: str | None = None,
+        launcher: str | None = None,
+    ) -> Inputs:
+        """Read model, system and strategy; flags override fields."""
+        return read_inputs(
+            self.model,
+            self.system,
+            strategy=self.strategy,
+            flags=self.fields(flags, launcher),
+            run=run or {},
+            tables=tables,
+        )
 
     def question(self, launcher: str | None = None) -> dict[str, Any]:
         """Fields that a search leaves as the recipe or the launch file has them."""

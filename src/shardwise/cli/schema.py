@@ -40,7 +40,7 @@ def command(
     if name not in SCHEMAS:
         problem = f"no such schema; {allowed_words(name, SCHEMAS)}"
         raise InputError.of("", name, problem, COMMAND_LINE)
-    emit_json(schema_of(name))
+    emit_json(schema_of(name), written=False)
     return 0
 
 

@@ -18,6 +18,7 @@ from shardwise.cli.options import (
     JSON_FLAG,
     LARGEST_OPTION,
     MODEL_OR_NONE,
+    PLOT_OPTION,
     REPORT_OPTION,
     SEARCH_STRATEGY_OPTION,
     SYSTEM_OR_NONE,
@@ -116,7 +117,7 @@ class SearchOptions:
         "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across domains.",
         _PLANS,
     )
-    plot: str | None = opt("--plot FILE", "Write charts of the result to FILE (.html).", OUTPUT)
+    plot: str | None = PLOT_OPTION
     report: str | None = REPORT_OPTION
     explain: str | None = opt(
         "--explain FIELD=VALUE,...",
@@ -190,7 +191,7 @@ class SearchOptions:
 
 
 @with_help(
-    "gpus gbs seq_len fix allow launcher top tokens",
+    "gpus gbs seq_len fix allow launcher top explain tokens",
     examples=[
         "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256",
         "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256 --tp 2 --for megatron",
@@ -252,7 +253,7 @@ def command(
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
         if output is not None:
-            files.check_writable_ending(output)
+            files.check_result_ending(output)
         space, training = of.read(flags | theirs.fields(), {}), training_run(run)
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()

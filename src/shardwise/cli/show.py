@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from shardwise.analysis import Result
 from shardwise.analysis.saved import MOST_BYTES, read_saved
+from shardwise.analysis.saved_plan import read_plan, split_plan
 from shardwise.cli.help import with_help
 from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, arg
 from shardwise.cli.output import note, show
@@ -11,7 +12,6 @@ from shardwise.config import files
 from shardwise.errors import InputError
 from shardwise.foreign import is_launch
 from shardwise.planning.recipes import RecipeNote
-from shardwise.planning.saved_plan import read_plan, split_plan
 from shardwise.planning.search.results import Explanation
 
 _ADDED: Mapping[str, type[Result]] = {"explanation": Explanation, "recipe": RecipeNote}
@@ -32,7 +32,7 @@ def command(
     can be shown. Nothing is estimated again. Exit code 0 also for a plan that does not fit.
     """
     if output is not None:
-        files.check_writable_ending(output)
+        files.check_result_ending(output)
     path, number = split_plan(file)
     if number is not None:
         plan = read_plan(file).estimate

@@ -4,8 +4,15 @@ import codecs
 import errno
 import io
 import os
+import re
 import sys
-from contextlib import suppress
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shardwise.cli.command_line import DESTINATIONS
 
 _LOOK_ALIKES = {
     "█": "#",
@@ -80,6 +87,50 @@ def _open_closed() -> None:
         sys.stdout = _ClosedStream()
     if streams[2] is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+STDIN = "-"
+_GZIP = b"\x1f\x8b"
+_YAML_LINE = re.compile(r"(?:---|- |[\w.$\"'-]+[ \t]*:(?:[ \t]|$))")
+
+
+@contextmanager
+def stdin_as_file(words: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """Yield arguments in which a file with what standard input has replaces `-`, and that file.
+
+    Its ending is that of its content, as readers tell formats by it. `-#3` is plan 3 of it. After
+    an option that writes, `-` is standard output.
+    """
+    places = [
+        at
+        for at, word in enumerate(words)
+        if word.partition("#")[0] == STDIN and (at == 0 or words[at - 1] not in DESTINATIONS)
+    ]
+    if not places:
+        yield list(words), ""
+        return
+    content = sys.stdin.buffer.read()
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
+        file = Path(folder) / f"stdin{_ending_of(content)}"
+        file.write_bytes(content)
+        for at in places:
+            words = [*words[:at], str(file) + words[at].removeprefix(STDIN), *words[at + 1 :]]
+        yield list(words), str(file)
+
+
+def _ending_of(content: bytes) -> str:
+    """Return the ending of a file with a content: JSON, TOML, YAML, gzipped JSON, or none."""
+    if content.startswith(_GZIP):
+        return ".json.gz"
+    text = content.decode("utf-8-sig", "replace").lstrip()
+    if text.startswith("{"):
+        return ".json"
+    if text.startswith("#!"):
+        return ".sh"
+    with suppress(tomllib.TOMLDecodeError):
+        return ".toml" if tomllib.loads(text) else ""
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return ".yaml" if _YAML_LINE.match(next(lines, "")) else ""
 
 
 def discard_output() -> None:

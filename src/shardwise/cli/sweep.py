@@ -58,8 +58,9 @@ from shardwise.cli.space import (
 )
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
+from shardwise.config.inputs import Inputs
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.config.strategy_input import explicit_fields
+from shardwise.config.strategy_input import explicit_fields, overriding
 from shardwise.config.system import System
 from shardwise.planning.sweep.axes import figure_list, varied_axes
 from shardwise.planning.sweep.results import SweepResult
@@ -108,6 +109,7 @@ class ReferenceOptions:
     examples=[
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --vary nvlink.bandwidth=0.5x,1x,2x",
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --sensitivity",
+        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --tp 1 --pp 1 --vary zero=1,2,3",
     ],
 )
 @with_strategy_flags
@@ -157,7 +159,7 @@ def command(
     theirs: ReferenceOptions,
     flags: Mapping[str, Any],
 ) -> int:
-    """What more bandwidth, more memory or a larger domain would gain.
+    """What more bandwidth, more memory, a larger domain or other values of a field would change.
 
     Each point has the best strategy of a search, or one strategy (--fixed, --strategy FILE). Exit
     code 1 if nothing is feasible at any point.
@@ -165,7 +167,7 @@ def command(
     Flags of strategy fields set the values that the search tries.
     """
     if output is not None and theirs.reference is None:
-        files.check_writable_ending(output)
+        files.check_result_ending(output)
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
     )
@@ -207,8 +209,8 @@ def command(
     if not searched:
         refuse_options(_NEEDS_SEARCH, **asdict(options), **{"for": launcher})
         fields = merge_fields(flags, fix=fixed_fields)
-        fields = _not_varied(dict(inputs.fields) | chosen.fields(fields), varied) | fields
-        arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
+        own = chosen.fields(_own_fields(inputs, fields | varied) | fields)
+        arguments = {"strategy": _one_strategy(chosen.strategy, _not_varied(own, varied) | fields)}
     else:
         if not sensitivity:
             plan = options.reoptimize
@@ -273,6 +275,12 @@ def _one_strategy(strategy: str | None, fields: Mapping[str, Any]) -> dict[str, 
     """Fields of the strategy file and the flags over it; faults name the file or the flags."""
     strategy_of(strategy, fields)
     return ({} if strategy is None else explicit_fields(strategy)) | dict(fields)
+
+
+def _own_fields(inputs: Inputs, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that MODEL brings, if any; of a saved plan without what follows from changed ones."""
+    is_plan = bool(inputs.fields) and inputs.imported is None
+    return overriding(inputs.fields, changed)[0] if is_plan else dict(inputs.fields)
 
 
 def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from shardwise.cli.options import (
     JSON_FLAG,
     MODEL_ARGUMENT,
     STRATEGY_OPTION,
-    SYSTEM_ARGUMENT,
+    SYSTEM_OR_NONE,
     opt,
     refuse_options,
 )
@@ -31,7 +31,7 @@ _IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no 
 def command(
     *,
     model: str = MODEL_ARGUMENT,
-    system: str = SYSTEM_ARGUMENT,
+    system: str | None = SYSTEM_OR_NONE,
     strategy: str | None = STRATEGY_OPTION,
     micro_batches: str | None = opt(
         "--micro-batches N", "Write only the first N micro-batches in full.", OUTPUT
@@ -59,11 +59,12 @@ def command(
         if is_snapshot_file(output):
             refuse_options(_IN_SNAPSHOT, micro_batches=micro_batches, ops=ops)
     chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
+    inputs = chosen.inputs(flags)
     watch = Stopwatch()
     result = trace(
-        chosen.model,
-        system,
-        strategy_of(chosen.strategy, chosen.fields(flags)),
+        inputs.model,
+        inputs.system,
+        strategy_of(inputs.strategy, inputs.fields),
         micro_batches=whole_number("micro_batches", micro_batches),
         operations=ops,
     )

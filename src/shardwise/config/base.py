@@ -286,7 +286,7 @@ class ConfigBase(Described):
 
     def to_file(self, path: str | Path) -> None:
         """Write YAML or JSON (also `.gz`) that `load` reads as the same config."""
-        files.write_mapping(path, self.to_dict(units=True))
+        files.write_mapping(path, self.to_dict(units=True), kind=type(self).__name__.lower())
 
 
 class Source(ConfigBase):

@@ -19,11 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import catalog
+from shardwise._version import __version__
 from shardwise.config.parse import parse
 from shardwise.config.plain import as_json, as_yaml
 from shardwise.errors import InputError, kind_of, shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+WRITER = "shardwise"
+"""Key of a result that says which version wrote it."""
+RESULT_SCHEMA = 1
+"""Number of the form of results as JSON; it rises when a key that exists changes."""
+_SCHEMAS = "https://shardwise.github.io/shardwise/reference/schema"
+_WITH_SCHEMA = ("model", "system", "strategy", "stack", "space", "reliability", "recipe")
 _WRITTEN = (".json", ".yaml", ".yml")
 
 # The largest catalog file is a few kilobytes; a description of a machine or a model that is larger
@@ -64,7 +71,9 @@ def is_catalog_only() -> bool:
 
 def is_file_name(name: str) -> bool:
     """Tell whether a name that the user wrote means a file rather than a catalog entry."""
-    if _kind(name) in SUFFIXES or os.sep in name or "/" in name or file_and_name(name)[1]:
+    if any(map(has_known_ending, (name, name.rpartition("#")[0]))) or file_and_name(name)[1]:
+        return True
+    if os.sep in name or "/" in name:
         return True
     return not is_catalog_only() and exists(name)
 
@@ -101,7 +110,15 @@ def has_known_ending(path: str | Path) -> bool:
 
 
 def _kind(path: str | Path) -> str:
-    return Path(str(path).removesuffix(".gz")).suffix.lower()
+    return Path(str(_in_folder(path)).removesuffix(".gz")).suffix.lower()
+
+
+def _in_folder(path: str | Path) -> str | Path:
+    """Return the config.json in a folder of a Hugging Face model; any other path as it is."""
+    if is_catalog_only() or not is_folder(path):
+        return path
+    inside = Path(path) / "config.json"
+    return inside if is_file(inside) else path
 
 
 def safe_name(text: str) -> str:
@@ -142,7 +159,33 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
     for key in data:
         if not isinstance(key, str):
             raise InputError.at(path, f"key {shorten(key)} is not text")
-    return data
+    return without_writer(data, str(path))
+
+
+def with_writer(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with the version that writes it, and the number of its schema, first."""
+    return {WRITER: {"version": __version__, "schema": RESULT_SCHEMA}} | dict(data)
+
+
+def without_writer(data: Mapping[str, Any], source: str = "") -> dict[str, Any]:
+    """Return a result without the version that wrote it.
+
+    Raises
+    ------
+    InputError
+        If that has a newer schema than this one reads.
+    """
+    writer = data.get(WRITER)
+    if not isinstance(writer, Mapping) or writer.keys() != {"version", "schema"}:
+        return dict(data)
+    number = writer["schema"]
+    if not isinstance(number, int) or number > RESULT_SCHEMA:
+        problem = (
+            f"was written by shardwise {shorten(writer['version'])}; shardwise {__version__} "
+            f"reads results up to schema {RESULT_SCHEMA}"
+        )
+        raise InputError.of(f"{WRITER}.schema", number, problem, source)
+    return {name: value for name, value in data.items() if name != WRITER}
 
 
 def read_text(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> str:
@@ -177,7 +220,7 @@ def read_bytes(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> bytes:
     """
     check_input_path(path)
     try:
-        with Path(path).open("rb") as stream:
+        with Path(_in_folder(path)).open("rb") as stream:
             raw: io.BufferedIOBase = stream
             if str(path).endswith(".gz"):
                 raw = gzip.GzipFile(fileobj=stream)
@@ -204,7 +247,7 @@ def check_input_path(path: str | Path) -> None:
             path, "files cannot be named here; name an entry of the catalog, or send data"
         )
     try:
-        mode = Path(path).stat().st_mode
+        mode = Path(_in_folder(path)).stat().st_mode
     except FileNotFoundError:
         raise InputError.at(path, "no such file") from None
     except (OSError, ValueError) as error:
@@ -218,11 +261,25 @@ def check_input_path(path: str | Path) -> None:
     note_input(path)
 
 
-def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write a mapping as YAML or JSON, by the ending of the file; `.gz` compresses."""
+def write_mapping(path: str | Path, data: Mapping[str, Any], *, kind: str = "") -> None:
+    """Write a mapping as YAML or JSON, by the ending of the file; `.gz` compresses.
+
+    Parameters
+    ----------
+    kind
+        Kind of config, such as model: YAML names its JSON Schema, by which editors check it.
+    """
     check_writable_ending(path)
     is_json = _kind(path) == ".json"
-    write_text(path, as_json(data, indent=2) + "\n" if is_json else as_yaml(data))
+    text = as_json(data, indent=2) + "\n" if is_json else _schema_line(kind) + as_yaml(data)
+    write_text(path, text)
+
+
+def _schema_line(kind: str) -> str:
+    """Return the comment that names the JSON Schema of a config; empty if it has none."""
+    if kind not in _WITH_SCHEMA:
+        return ""
+    return f"# yaml-language-server: $schema={_SCHEMAS}/{kind}.json\n"
 
 
 TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
@@ -231,6 +288,16 @@ TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 def is_table_file(path: str | Path) -> bool:
     """Whether a file has the suffix of a table."""
     return str(path).lower().endswith(TABLE_ENDINGS)
+
+
+def write_table(frame: Any, path: str | Path) -> None:
+    """Write a data frame of polars as .csv, .csv.gz or .parquet, by the ending of the file."""
+    if str(path).lower().endswith(".parquet"):
+        content = io.BytesIO()
+        frame.write_parquet(content)
+        write_bytes(path, content.getvalue())
+    else:
+        write_text(path, frame.write_csv())
 
 
 def check_result_ending(path: str | Path) -> None:

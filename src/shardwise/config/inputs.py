@@ -89,9 +89,9 @@ def read_inputs(
 
 
 def is_file(model: object) -> bool:
-    """Whether a model is a file by its ending, and none of the catalog."""
+    """Whether a model is a file, or FILE#N, by its ending, and none of the catalog."""
     path = str(model).strip() if isinstance(model, (str, Path)) else ""
-    known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
+    known = any(map(files.has_known_ending, (path, path.rpartition("#")[0])))
     return known and catalog.find("models", path) is None
 
 

@@ -292,6 +292,7 @@ def comments(
     ]
     if changes:
         lines.append(f"nearest plan that {launcher.title} can run: {change_words(changes)}")
+    lines.append(f"still to set: {launcher.yours}")
     return [*lines, " ".join(command_of(launcher, plan, names, release))]
 
 

@@ -90,9 +90,10 @@ def read_back(
         problem = str(error)
     if found is not None and _are_same(found, planned):
         return ReadBack(estimate=found)
-    every = dict(_differences(plan, model, strategy, launch.strategy))
-    alone = [one for one, variant in every.items() if _has_effect(plan, planned, *variant)]
-    return ReadBack(estimate=found, differences=tuple(alone or every), problem=problem)
+    every = list(_differences(plan, model, strategy, launch.strategy))
+    alone = [one for one, variant in every if _has_effect(plan, planned, *variant)]
+    differences = tuple(alone or (one for one, _ in every))
+    return ReadBack(estimate=found, differences=differences, problem=problem)
 
 
 def _differences(

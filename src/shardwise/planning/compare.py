@@ -11,7 +11,8 @@ from shardwise import registry
 from shardwise.analysis.comparison import Change, Comparison, InputDifference, Outcome, PartChange
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
-from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved, read_saved
+from shardwise.analysis.saved_plan import read_plan, split_plan
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
@@ -144,6 +145,9 @@ def load_scenario(
         place = f"scenario {letter}"
         raise InputError(Fault(source=place, value=scenario, has_value=True, problem=problem))
     path = str(scenario)
+    if split_plan(path)[1] is not None:
+        plan = read_plan(path)
+        return NamedEstimate(name=_stem(path), source=plan.source, estimate=plan.estimate)
     launch = find_launch(path)
     if launch is not None:
         return NamedEstimate(name=_stem(path), source=path, estimate=_of_launch(launch, system))
@@ -168,10 +172,11 @@ def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
 
 def _stem(path: str) -> str:
     """Name of a file without its suffixes."""
-    name = Path(path).name.removesuffix(".gz")
+    file, number = split_plan(path)
+    name = Path(file).name.removesuffix(".gz")
     for ending in files.SUFFIXES:
         name = name.removesuffix(ending)
-    return name or path
+    return path if not name else name if number is None else f"{name}#{number}"
 
 
 def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path) -> NamedEstimate:
@@ -184,7 +189,9 @@ def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path
     kind = kind_of_saved(data)
     command = None if kind is None else kind.command
     if command == "estimate":
-        return NamedEstimate(name=name, source="", estimate=Estimate.read(data, source=source))
+        estimated = read_saved(data, source)
+        assert isinstance(estimated, Estimate)  # noqa: S101 - as all of that command
+        return NamedEstimate(name=name, source="", estimate=estimated)
     if command == "search":
         return NamedEstimate(name=name, source="", estimate=_best_plan(data, source))
     if kind is None and {"model", "system"} <= set(data):

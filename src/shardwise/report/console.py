@@ -240,6 +240,15 @@ def plain_table(
     return table
 
 
+def as_markdown(table: Table) -> str:
+    """Return a table with all of its columns as Markdown."""
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    sides = ["---:" if column.justify == "right" else "---" for column in table.columns]
+    heads = [column.header for column in table.columns]
+    cells = ([str(one).replace("|", "\\|").strip() for one in row] for row in [heads, sides, *rows])
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
 def table_of(
     rows: Iterable[T],
     columns: Mapping[str, Callable[[T], RenderableType]],

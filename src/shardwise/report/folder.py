@@ -102,7 +102,7 @@ def write_folder(
         done.append(Written(Path(f"{prefix}_{name}")))
         files.write_text(done[-1].path, text)
     done.append(Written(Path(f"{prefix}_estimate.json")))
-    files.write_mapping(done[-1].path, record)
+    files.write_mapping(done[-1].path, files.with_writer(record))
     graph = graph_of(model[0], system[0], strategy)
     for suffix in (".json", ".dot", ".mmd", ".svg"):
         drawable = suffix != ".svg" or has_graphviz()

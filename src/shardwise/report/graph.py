@@ -60,7 +60,7 @@ _MERMAID_ARROWS = {"residual": "==>", "adapter": "-.->", "stage": "==>"}
 
 def graph_json(graph: ComputeGraph) -> str:
     """Return every node, edge and sum as JSON."""
-    return as_json(graph.to_dict(), indent=2) + "\n"
+    return as_json(files.with_writer(graph.to_dict()), indent=2) + "\n"
 
 
 def graph_dot(graph: ComputeGraph) -> str:

@@ -1,17 +1,13 @@
-"""The result of a search as a table: one row for each plan."""
+"""Results as tables: of a search one row for each plan."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.analysis import Result
-from shardwise.analysis.results import Estimate
-from shardwise.config import files
+from shardwise.analysis.saved import kind_of_saved, read_saved
 from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError, allowed_words, kind_of, refuse
-from shardwise.planning.search.results import SearchResult
-from shardwise.planning.sweep.results import SweepResult
+from shardwise.shown import Framed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,8 +56,9 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
     Parameters
     ----------
     data
-        `SearchResult.to_dict()`; `Estimate.to_dict()`; what `search --reference` prints; or
-        Calculon's own ``{"0": {"execution": ..., "stats": ...}, ...}``.
+        `SearchResult.to_dict()`; `Estimate.to_dict()`; what `search --reference` prints;
+        Calculon's own ``{"0": {"execution": ..., "stats": ...}, ...}``; or any other result that
+        is a list of records.
     source
         File to name in a fault.
     part
@@ -70,6 +67,16 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
     if part not in PARTS:
         problem = allowed_words(part, PARTS)
         raise InputError.of("rows", part, problem)
+    if not is_result(data):
+        kind = kind_of_saved(data)
+        saved = read_saved(data, source) if kind is not None and kind.home else None
+        if isinstance(saved, Framed):
+            return saved.to_frame()
+        if rows := list(_of_records(data)):
+            return frame(rows, source=source)
+        of = f" of {kind.command}" if kind is not None else ""
+        problem = f"the result{of} is no table; allowed endings: .json, .yaml, each also .gz"
+        raise InputError.at(source, problem)
     found = read_result(data, source)
     rows = list(rows_of(data if found is None else found.to_dict(), part))
     if not rows:
@@ -79,13 +86,9 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
 
 
 def read_result(data: Mapping[str, Any], source: str) -> Result | None:
-    """Return a saved estimate, search or sweep, or None for a search of another tool."""
-    if is_sweep(data):
-        return SweepResult.read(data, source=source)
-    if _is_search(data) and foreign_search(data) is None:
-        return SearchResult.read(data, source=source)
-    if _is_estimate(data):
-        return Estimate.read(data, source=source)
+    """Return a saved result, or None for a search of another tool."""
+    if foreign_search(data) is None:
+        return read_saved(data, source)
     entries = {f"best[{i}]": e for i, e in enumerate(data["best"])} if "best" in data else data
     faults = [
         Fault(source=source, field=name, problem=problem)
@@ -106,19 +109,18 @@ def _problem(entry: object) -> str:
     return "" if isinstance(entry.get(_FOREIGN_RESULTS), Mapping) else "must have stats, a mapping"
 
 
-def as_csv(frame: "pl.DataFrame") -> str:
-    """Return a data frame as CSV with a head."""
-    return frame.write_csv()
+_RECORDS = ("rows", "options", "plans", "shapes")
+"""Keys of results that hold a list of records of one kind."""
 
 
-def write_table(frame: "pl.DataFrame", path: str | Path) -> None:
-    """Write a data frame as .csv, .csv.gz or .parquet, by the ending of the file."""
-    if str(path).lower().endswith(".parquet"):
-        content = io.BytesIO()
-        frame.write_parquet(content)
-        files.write_bytes(path, content.getvalue())
-    else:
-        files.write_text(path, as_csv(frame))
+def _of_records(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of a result that is neither a search nor an estimate: its records, without lists."""
+    for name in _RECORDS:
+        if isinstance(data.get(name), (list, tuple)):
+            yield from (_plain(one) for one in data[name])
+            return
+    if len(data) > 1 and all(isinstance(one, Mapping) for one in data.values()):
+        yield from ({"name": name} | _plain(one) for name, one in data.items())
 
 
 def _is_search(data: Mapping[str, object]) -> bool:
@@ -166,7 +168,7 @@ def _row(entry: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a record that are neither records nor lists."""
-    return {k: v for k, v in record.items() if not isinstance(v, (Mapping, list))}
+    return {k: v for k, v in record.items() if not isinstance(v, (Mapping, list, tuple))}
 
 
 def _estimate_row(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,6 +179,8 @@ def _estimate_row(entry: Mapping[str, Any]) -> dict[str, Any]:
             row |= {n: _in_a_cell(v) for n, v in value.items()}
         elif name == "comm_s":
             row |= {f"{axis}_comm_total_s": times["total"] for axis, times in value.items()}
+        elif name == "interval" and value is not None:
+            row |= {f"interval_{end}": value[end] for end in ("low_s", "high_s")}
         elif name in _NAMES:
             row |= {_NAMES[name].format(part): amount for part, amount in value.items()}
         elif name not in _LISTS and not isinstance(value, (Mapping, list)):

@@ -37,6 +37,7 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    yours="model, sequences, batch and data of the script, learning rate, checkpoints",
     says=SAYS,
     ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _MORE,
 )

@@ -34,6 +34,7 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    yours="folder of the model, data set, learning rate, epochs, checkpoints",
     says=SAYS,
     ignores=NO_OPTIONS | _DATA | PLACED | NOT_SELECTIVE | _MORE,
 )

@@ -1,40 +1,55 @@
 """`shardwise diagnose`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import INPUT, OUTPUT, with_help
 from shardwise.cli.options import (
+    COMMAND_LINE,
     JSON_FLAG,
     OUTPUT_OPTION,
-    SYSTEM_ARGUMENT,
     VARIABLES_OPTION,
     arg,
     launch_variables,
     missing_flag,
     opt,
+    refuse_options,
 )
-from shardwise.cli.output import show
+from shardwise.cli.output import note, show
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
+from shardwise.errors import InputError
 from shardwise.launchers.diagnose.run import CHANGES, diagnose
 from shardwise.launchers.registry import read_launch
+
+_EXAMPLE = Path(__file__).parents[1] / "diagnose" / "example"
+_EXAMPLE_FILES = ("train.sh", "run.log", "trace.json.gz")
+_EXAMPLE_SYSTEM = "h100-sxm"
+_EXAMPLE_TOO = "has no effect with --example, which has its own"
 
 
 @with_help(
     "log trace model set_ top gpus json output",
-    examples=["shardwise diagnose train.sh h100-sxm --log run.log"],
+    examples=[
+        "shardwise diagnose train.sh h100-sxm --log run.log",
+        "shardwise diagnose --example",
+    ],
 )
 @with_strategy_flags
 def command(
     *,
-    launch: str = arg(
+    launch: str | None = arg(
         "LAUNCH_FILE",
         "Launch file of the run, recognized by its content: Megatron-LM command line, "
         "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
         "Python; DeepSpeed JSON; accelerate YAML; files and commands of fine-tuning.",
+        default=None,
     ),
-    system: str = SYSTEM_ARGUMENT,
+    system: str | None = arg("SYSTEM", "Catalog name or file.", default=None),
+    example: bool = opt(
+        "--example", "Diagnose the run that comes with shardwise: script, log and trace.", INPUT
+    ),
     log: str | None = opt(
         "--log FILE",
         "Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
@@ -65,6 +80,15 @@ def command(
     fields that would help on the machine as measured, as diffs of the launch file. Flags of
     strategy fields set what the launch file does not contain.
     """
+    if example:
+        refuse_options(_EXAMPLE_TOO, launch_file=launch, system=system, log=log, trace=trace)
+        launch, log, trace = (str(_EXAMPLE / name) for name in _EXAMPLE_FILES)
+        system = _EXAMPLE_SYSTEM
+        words = f"{launch} {system} --log {log} --trace {trace}"
+        note(f"example: shardwise diagnose {words}")
+    if launch is None or system is None:
+        lacks = "LAUNCH_FILE" if launch is None else "SYSTEM"
+        raise InputError.at(COMMAND_LINE, f"Missing argument '{lacks}'; to see one: --example")
     if log is None:
         raise missing_flag("log")
     if output is not None:

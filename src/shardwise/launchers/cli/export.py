@@ -10,9 +10,9 @@ from shardwise import registry
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.reference_results import known_reference
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved_plan import find_plan, read_plan
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
-from shardwise.cli.inputs import read_inputs
 from shardwise.cli.options import (
     STRATEGY_OPTION,
     SYSTEM_OR_NONE,
@@ -30,7 +30,6 @@ from shardwise.config.arguments import one_of
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FOLLOWING_FIELDS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
@@ -38,7 +37,6 @@ from shardwise.launchers.export import CannotExportError, Export, change_words, 
 from shardwise.launchers.launch import Launcher
 from shardwise.launchers.registry import known_release, launcher_names, launcher_of
 from shardwise.planning.nearest import NearestPlan
-from shardwise.planning.saved_plan import read_plan
 from shardwise.report.deepflow import deepflow_text, shapes_text
 from shardwise.report.graph import check_graph_file, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
@@ -89,9 +87,12 @@ def export_launch(
     known_release(launcher, options.release)
     ending = None if output is None else _ending(launcher, output)
     case: tuple[Any, Any, Strategy]
-    if options.plan is not None:
+    plan = options.plan
+    if plan is None and strategy is None and model is not None and find_plan(model) is not None:
+        plan, model = model, None
+    if plan is not None:
         refuse_options(_TWICE, strategy=strategy)
-        case = _of_plan(options.plan, launcher, model, system, flags)
+        case = _of_plan(plan, launcher, model, system, flags)
     else:
         found = chosen_inputs(model, system, strategy, flags, launcher=launcher.name)
         case = found.model, found.system, strategy_of(found.strategy, found.fields)
@@ -110,7 +111,7 @@ def export_launch(
         seconds = readable(written.estimate.step_time_s, "seconds")
         note(f"written with {change_words(written.changes)}; step time {seconds}")
     _write(written, output)
-    for line in written.read_back.lines(written.estimate):
+    for line in (*written.read_back.lines(written.estimate), f"still to set: {launcher.yours}"):
         note(line)
     return 0
 
@@ -134,14 +135,7 @@ def chosen_inputs(
     """Return the inputs of an export, of which a launch file may set model and strategy."""
     named = {"model": model, "system": system, "strategy": strategy}
     chosen = Chosen.of(None, **named, gpus=flags.get("gpus"), optional_with="a launcher and --plan")
-    return read_inputs(
-        chosen.model,
-        chosen.system,
-        strategy=chosen.strategy,
-        flags=chosen.fields(flags, launcher),
-        run={},
-        tables=tables,
-    )
+    return chosen.inputs(flags, tables=tables, launcher=launcher)
 
 
 def _of_plan(
@@ -154,12 +148,12 @@ def _of_plan(
     """Model, system and strategy of a saved plan; what is entered has precedence."""
     saved = read_plan(plan)
     used = saved.model().name if model is None else model
-    own, stack = saved.estimate.strategy, saved.estimate.software.stack
+    own, stack = saved.fields(flags), saved.estimate.software.stack
     if "stack" not in flags and stack != launcher.stack:
         note(f"{saved.source}: is of stack {stack}; rules and times are of {launcher.stack}")
-    left_out = {"stack", "any_software", *(FOLLOWING_FIELDS if flags else ())}
-    fields = {name: value for name, value in own.items() if name not in left_out} | dict(flags)
-    return used, system or saved.estimate.system, strategy_of(None, fields)
+    left_out = {"stack", "any_software"} - flags.keys()
+    fields = {name: value for name, value in own.items() if name not in left_out}
+    return used, system or saved.system(), strategy_of(None, fields)
 
 
 def _ending(launcher: Launcher, output: str) -> str:

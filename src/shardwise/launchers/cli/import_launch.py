@@ -79,7 +79,7 @@ def command(
         _write(launch.model, model_output)
     if output is not None:
         fields = strategy.explicit_fields(launch.strategy)
-        files.write_mapping(output, fields)
+        files.write_mapping(output, fields, kind="strategy")
         log.info("wrote %s", output)
     record = launch_summary(launch)
     if json:

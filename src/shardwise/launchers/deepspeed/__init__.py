@@ -36,6 +36,7 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    yours="model, sequences and data of the script, learning rate (optimizer.params), checkpoints",
     says=SAYS,
     ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _FIXED | _MORE,
 )

@@ -18,6 +18,7 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    yours="data, tokenizer, learning rate and schedule, --train-iters, checkpoints",
     says=CORE_SAYS,
     ignores=NO_OPTIONS | DOCUMENTS,
 )

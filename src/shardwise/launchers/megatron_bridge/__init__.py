@@ -47,6 +47,7 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    yours="data, tokenizer, learning rate and schedule, train.train_iters, checkpoints",
     says=CORE_SAYS | {"lora_rank", "lora_parts"},
     ignores=NO_OPTIONS | DOCUMENTS,
 )

@@ -67,6 +67,7 @@ LAUNCHER = Launcher(
     read=_read,
     faults=plan_faults,
     write=_write,
+    yours="data set, tokenizer, learning rate and schedule, training.steps, checkpoints",
     says=SAYS,
     ignores=NO_OPTIONS | PLACED,
 )

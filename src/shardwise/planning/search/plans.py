@@ -15,14 +15,11 @@ from math import isnan
 
 import numpy as np
 
-from shardwise.analysis.assumed_host import assumed_host
-from shardwise.analysis.assumed_network import assumed_networks
-from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
-from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.plan_classes import class_codes, class_evidence
-from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
+from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.row_intervals import interval_factors
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
@@ -37,10 +34,8 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import evaluate
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_each, estimate_many
-from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.effects import idle_rows, kinds_of
 from shardwise.parallel.placement import place
 from shardwise.planning.search.bounded import Limits, matching, timed_within
@@ -362,32 +357,6 @@ LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "
 
 # Parts of a step that vary most among validated runs: overlap of communication, and waiting.
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
-
-
-def interval_factors(
-    model: Model, system: System, table: Table
-) -> list[tuple[float, float] | None]:
-    """Return the range of each strategy's measured time over its step time.
-
-    None forward only. Where figures of a system vary, the range is that of the system as it is.
-    """
-    counted = count_parameters(model)
-    found: list[tuple[float, float] | None] = []
-    networks = assumed_networks(model, system, table)
-    result = evaluate(model, system, table)
-    kernels = mixer_kernels(result)
-    for row, network in enumerate(networks):
-        one = table.take(np.array([row]))
-        host, step_s = assumed_host(model, system, one), float(result.step_time_s[row])
-        interval = interval_of(
-            *(model, system, table.strategy(row), 1.0, counted),
-            unmeasured=len(unmeasured_features(model, one)),
-            network=network and network.over(step_s),
-            host=host and host.over(step_s),
-            kernels=kernels[row],
-        )
-        found.append(None if interval is None else (interval.low_s, interval.high_s))
-    return found
 
 
 def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[str, float]:

@@ -6,6 +6,7 @@ from math import isnan
 
 import numpy as np
 
+from shardwise.analysis.row_intervals import interval_factors
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -14,7 +15,7 @@ from shardwise.config.system_columns import FigurePath, SystemColumns, SystemRow
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import evaluated_columns
-from shardwise.planning.search.plans import interval_factors, interval_fields
+from shardwise.planning.search.plans import interval_fields
 from shardwise.planning.search.ranking import dollars_per_token
 from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.results import Influence, PointPlan

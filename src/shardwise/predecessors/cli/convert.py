@@ -19,14 +19,12 @@ from shardwise.predecessors.conversion import CONFIGS, TARGETS, convert, is_in_c
 from shardwise.predecessors.nersc.results import is_results_file, read_results, record_of, rows_of
 from shardwise.report.search_csv import (
     PARTS,
-    as_csv,
     foreign_search,
     frame,
     is_result,
     is_sweep,
     read_result,
     table,
-    write_table,
 )
 
 # A search may list thousands of strategies, each with all of its detail.
@@ -37,7 +35,7 @@ _NOT_FOR_CHARTS = "has no effect on charts, which show the full result"
 _ALL_ROWS = "has no effect on a result of NERSC's search: all rows are written"
 _NO_CHARTS = "has no charts; only the results of shardwise's search and sweep have"
 _RECORDS = (".json", ".json.gz")
-_CHARTS = (".html", ".png", ".svg")
+_CHARTS = (".html", ".png", ".svg", ".pdf")
 _NOT_A_RESULT = "is for the result of a search"
 _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
 
@@ -57,7 +55,7 @@ def command(
     out: str | None = arg(
         "[OUT]",
         "File to write: .yaml, .json; for the result of a search or sweep .csv, "
-        ".csv.gz, .parquet, or .html, .png, .svg for its charts; of NERSC's .npy .json, too. "
+        ".csv.gz, .parquet, or .html, .png, .svg, .pdf for its charts; of NERSC's .npy .json, too. "
         "Standard output if omitted.",
         default=None,
     ),
@@ -94,7 +92,7 @@ def command(
     options: dict[str, Any] = {"to": to, "kind": kind, "model": model, "system": system}
     found = convert(file, **options)
     if not isinstance(found, ConfigBase):
-        emit_json(found, output)
+        emit_json(found, output, written=False)
     elif output is not None:
         found.to_file(output)
     else:
@@ -128,9 +126,9 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
     else:
         rows = frame(read_results(file), source=file) if stored else _rows(data, file, part)
         if output is None:
-            sys.stdout.write(as_csv(rows))
+            sys.stdout.write(rows.write_csv())
             return
-        write_table(rows, output)
+        files.write_table(rows, output)
     log.info("wrote %s", output)
 
 

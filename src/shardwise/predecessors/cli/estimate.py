@@ -43,7 +43,7 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
     if found.message is not None and (json or output is not None):
         note(found.message)
     if json or output is not None:
-        emit_json(record, output)
+        emit_json(record, output, written=False)
     else:
         tables = _tables(_NAMES[type(case)])
         if isinstance(case, CalculonCase):

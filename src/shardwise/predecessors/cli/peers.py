@@ -30,4 +30,4 @@ def show_calculon_peers(
     def record() -> Mapping[str, object]:
         return calculon.peers(execution) if one is None else {str(number): one}
 
-    show(record, tables, json=json, output=output)
+    show(record, tables, json=json, output=output, written=False)

@@ -2,6 +2,7 @@
 
 import html
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import Any
 from shardwise.config import files
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.report.charts.theme import (
     ACCENT,
     EMPTY,
@@ -84,8 +85,9 @@ BUTTONS = ("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "
 """Buttons that charts of few bars go without."""
 # Axes whose values differ by more than this factor are logarithmic.
 _LOG_FROM = 5.0
-_SUFFIXES = (".html", ".json", ".png", ".svg")
-_IMAGES = (".png", ".svg")
+_IMAGES = (".png", ".svg", ".pdf")
+_SUFFIXES = (".html", ".json", *_IMAGES)
+_log = logging.getLogger("shardwise.charts")
 # Pixels of an image for each of a chart, so that print is sharp.
 _SHARPNESS = 2
 _IMAGE_WIDTH = 1180
@@ -283,8 +285,9 @@ def expected_mark(
 def check_chart_file(path: str | Path) -> None:
     """Raise an `InputError` if charts cannot be written to a file.
 
-    For a verb to call before it computes something that takes long.
+    For a verb to call before it computes something that takes long. An image may be FILE#CHART.
     """
+    path, _ = _image_and_chart(path)
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         problem = f"charts are written as {', '.join(_SUFFIXES)}"
@@ -294,6 +297,13 @@ def check_chart_file(path: str | Path) -> None:
     if suffix in _IMAGES and find_spec("kaleido") is None:
         problem = f"{suffix} needs kaleido, which is not installed: pip install 'shardwise[images]'"
         raise InputError.at(path, problem)
+
+
+def _image_and_chart(path: str | Path) -> tuple[str, str]:
+    """Return the file and the name of the chart of FILE#CHART; without one the name is empty."""
+    file, _, chart = str(path).rpartition("#")
+    is_image = Path(file).suffix.lower() in _IMAGES
+    return (file, chart) if is_image else (str(path), "")
 
 
 def write(figure: Figure, path: str | Path) -> None:
@@ -331,13 +341,19 @@ def write_page(
 ) -> None:
     """Write named figures on one page: .html with all that it needs, or .json by name.
 
-    Of images there is one for each figure, with its name before the suffix: ``a-front.png``.
+    An image has one of them: the first, or in FILE#CHART that of the name.
     """
     check_chart_file(path)
-    place = Path(path)
+    file, chart = _image_and_chart(path)
+    place = Path(file)
     if place.suffix.lower() in _IMAGES:
-        for name, figure in figures.items():
-            write(figure, place.with_name(f"{place.stem}-{name}{place.suffix}"))
+        chosen = chart or next(iter(figures))
+        if chosen not in figures:
+            raise InputError.of("chart", chart, allowed_words(chart, tuple(figures)), file)
+        write(figures[chosen], place)
+        others = [f"{file}#{name}" for name in figures if name != chosen]
+        if others:
+            _log.info("%s has the chart %s; others: %s", file, chosen, ", ".join(others))
         return
     if place.suffix.lower() == ".json":
         plain = {name: json.loads(figure.to_json()) for name, figure in figures.items()}

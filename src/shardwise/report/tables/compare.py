@@ -1,5 +1,6 @@
 """Scenarios side by side, as tables."""
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -16,7 +17,16 @@ from shardwise.analysis.comparison import (
 )
 from shardwise.analysis.features import feature_words
 from shardwise.config.plain import joined
-from shardwise.report.console import GIB, chance, percent, plain_table, seconds, show, signed
+from shardwise.report.console import (
+    GIB,
+    as_markdown,
+    chance,
+    percent,
+    plain_table,
+    seconds,
+    show,
+    signed,
+)
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.methods import price_lines
 from shardwise.report.tables.strategy_line import interval_words
@@ -61,6 +71,30 @@ def print_comparison(found: Comparison) -> None:
     prices = price_lines({one.system: one.price for one in found.scenarios})
     notes = [*best_words(found), *_alike_words(found), *prices, *found.notes]
     show("\n".join(notes), style="dim")
+
+
+def markdown(found: Comparison, failed: Sequence[str] = ()) -> str:
+    """Return a comparison as Markdown, the answer first, for a comment on a pull request.
+
+    Parameters
+    ----------
+    failed
+        Conditions of the command that do not hold.
+    """
+    answers = [f"**{change_words(change, found.per)}.**" for change in found.changes]
+    answers += [f"**failed:** {line}" for line in failed]
+    parts = [_change(change, found.per) for change in found.changes]
+    paragraphs = [
+        f"### {who_runs(found)}",
+        "\n".join(f"- {line}" for line in answers),
+        as_markdown(_outcomes(found)),
+        as_markdown(_asked(found)) if found.asked else "The inputs are the same.",
+        "<details><summary>Parts of the step</summary>",
+        *(line for part in parts for line in (f"{part.title}".strip(), as_markdown(part))),
+        "</details>",
+        "\n".join(f"- {line}" for line in (*best_words(found), *_alike_words(found), *found.notes)),
+    ]
+    return "\n\n".join(one.strip() for one in paragraphs) + "\n"
 
 
 def _letters(found: Comparison) -> list[str]:

@@ -94,6 +94,7 @@ def _points(result: SweepResult) -> tuple[Table, str]:
         wraps=("strategy",),
         notes={"tokens/s": "speed-up: by tokens/s, as the tokens of a step differ"},
     )
+    base = _base_rate(result)
     shown = _shown_points(result)
     lines, common = briefly([plan.strategy for point in shown for plan in point.best])
     words = iter(lines)
@@ -106,13 +107,25 @@ def _points(result: SweepResult) -> tuple[Table, str]:
                 *(place if rank == 0 else [""] * len(place)),
                 seconds(plan.step_time_s),
                 *([f"{plan.tokens_per_s:,.0f}"] if by_tokens else []),
-                f"{plan.tokens_per_s / plans[0].tokens_per_s:.3f}",
+                f"{plan.tokens_per_s / base:.3f}",
                 percent(plan.mfu),
                 gib(plan.memory_reserved_bytes),
                 chance(plan.fits_probability),
                 next(words),
             )
     return table, common
+
+
+def _base_rate(result: SweepResult) -> float:
+    """Tokens/s that speed-ups are relative to: of the system as it is (1x), else of the first."""
+    found = [point for point in result.points if point.best]
+    as_it_is = [point for point in found if _is_unchanged(result, point)]
+    return next((point.best[0].tokens_per_s for point in as_it_is or found), 1.0)
+
+
+def _is_unchanged(result: SweepResult, point: SweepPoint) -> bool:
+    """Whether all values of a point are 1x."""
+    return all(axis.labels[at] == "1x" for axis, at in zip(result.axes, point.at, strict=True))
 
 
 def _tokens(plan: PointPlan) -> int:

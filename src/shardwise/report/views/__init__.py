@@ -68,6 +68,13 @@ def frame(result: Any) -> Any:
     return search_csv.frame(list(search_csv.rows_of(result.to_dict(), "best")), source="search")
 
 
+def table(result: Any, source: str) -> Any:
+    """Return a result as a data frame of polars, as files of the command have it."""
+    from shardwise.report import search_csv  # noqa: PLC0415 - likewise
+
+    return search_csv.table(result.to_dict(), source=source)
+
+
 def charts(result: object) -> Mapping[str, Figure]:
     """Return the charts of a result, by name; the most important one first."""
     return _view_of(result).charts(result)

@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from shardwise import catalog, registry
+from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
-from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved, read_saved
 from shardwise.config import files
 from shardwise.config.model import Model
+from shardwise.config.strategy_input import overriding
 from shardwise.errors import InputError, UnknownNameError
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.results import RankedPlan
 from shardwise.units import read_whole
 
 _MARK = "#"
+_WITH_PLANS = ("estimate", "search")
 _EXPECTED = "the result of estimate --json or search --json"
 
 
@@ -39,6 +44,62 @@ class SavedPlan:
             raise InputError.of("model", name, problem, self.source)
         return found
 
+    def system(self) -> str:
+        """Return the name of its system in the catalog."""
+        name = self.estimate.system
+        if catalog.find("systems", name) is None:
+            problem = "is none of the catalog: name the system or its file"
+            raise InputError.of("system", name, problem, self.source)
+        return name
+
+    def fields(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of its strategy under others, without what follows from those."""
+        return overriding(self.estimate.strategy, changed)[0]
+
+
+def load(path: str | Path) -> Result:
+    """Read a result that `save`, --json or --output wrote.
+
+    Parameters
+    ----------
+    path
+        Its file; FILE#3 is plan 3 of a search, an `Estimate`.
+
+    Raises
+    ------
+    InputError
+        If it is no result, damaged, or of a newer version.
+
+    Examples
+    --------
+    >>> from shardwise import load
+    >>> found = load("found.json")  # doctest: +SKIP
+    >>> load("found.json#3").explain()  # doctest: +SKIP
+    """
+    file, number = split_plan(str(path))
+    if number is not None:
+        return read_plan(str(path)).estimate
+    return read_saved(files.read_mapping(file, most_bytes=MOST_BYTES), file)
+
+
+def find_plan(text: str) -> SavedPlan | None:
+    """Read FILE or FILE#N if that names a saved result with plans; None if it names another file.
+
+    Raises
+    ------
+    InputError
+        If it is a saved result, but damaged or without this plan.
+    """
+    path, number = split_plan(text)
+    if not files.has_known_ending(path) or not files.is_file(path):
+        return None
+    try:
+        kind = kind_of_saved(files.read_mapping(path, most_bytes=MOST_BYTES))
+    except InputError:  # the reader of the expected file says why
+        return None
+    has_plans = kind is not None and kind.command in _WITH_PLANS
+    return read_plan(text) if has_plans or number is not None else None
+
 
 def read_plan(text: str) -> SavedPlan:
     """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search."""
@@ -51,7 +112,9 @@ def read_plan(text: str) -> SavedPlan:
     if command == "estimate":
         if number != 1:
             raise InputError.of("plan", number, "the file holds one estimate: use #1", path)
-        return SavedPlan(source=source, estimate=Estimate.read(data, source=path))
+        found = read_saved(data, path)
+        assert isinstance(found, Estimate)  # noqa: S101 - as all of that command
+        return SavedPlan(source=source, estimate=found)
     if command != "search":
         other = "" if kind is None else f": it is that of {command}"
         raise InputError.at(path, f"is not {_EXPECTED}{other}")
@@ -67,7 +130,8 @@ def read_plan(text: str) -> SavedPlan:
     place, plan = f"{field}[{number - 1}]", plans[number - 1]
     if not isinstance(plan, Mapping):
         raise InputError.at(path, "must be an estimate", place)
-    return SavedPlan(source=source, estimate=RankedPlan.read(plan, source=path, field=place))
+    ranked = registry.load("planning.search.results:RankedPlan")
+    return SavedPlan(source=source, estimate=ranked.read(plan, source=path, field=place))
 
 
 def split_plan(text: str) -> tuple[str, int | None]:
