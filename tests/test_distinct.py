@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples, sampled
-from shardwise import distinct
+from rows import each_row
+from shardwise import distinct, estimate_many
 from shardwise.arrays import Bools, Ints, gather
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.cost import component_costs
-from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.distinct import Distinct, KnownRows, evaluate_distinct
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
-from test_pairs import DERIVED, MODELS, SLOW_LAUNCHES, VALUES, machine, settled
+from test_pairs import DERIVED, MODELS, SLOW_LAUNCHES, VALUES, machine, pairs, settled
 
 pytestmark = pytest.mark.any_software
 
@@ -102,6 +103,70 @@ def test_only_what_is_read_tells_rows_apart() -> None:
     shared = Distinct(np.array([5.0, 6.0]), np.array([0, 1, 0, 1]))
     by_array = evaluate_distinct(lambda _, key: key, table, shared.position)
     assert by_array.of_all().tolist() == [0, 1, 0, 1]
+
+
+def test_a_formula_is_evaluated_once_by_what_it_read_before() -> None:
+    """The first call learns what it reads; later ones group rows by that at once."""
+    calls: list[int] = []
+
+    def formula(rows: Rows) -> Ints:
+        calls.append(len(rows))
+        return rows.a + rows.b
+
+    table = Rows(a=np.array([1, 3, 3, 1]), b=np.array([0, 0, 1, 0]), c=np.arange(4))
+    for _ in range(2):
+        assert evaluate_distinct(formula, table).of_all().tolist() == [1, 3, 4, 1]
+    assert calls == [1, 3, 3]
+
+
+def test_known_rows_are_not_evaluated_again() -> None:
+    """Equal rows once, in any call; after other branches only their own are kept."""
+    evaluated: list[int] = []
+    known: KnownRows[Any] = KnownRows()
+
+    def results(*values: int) -> list[int]:
+        column = np.array(values, dtype=np.int64)
+
+        def formula(rows: Ints) -> tuple[Ints, ...]:
+            some = column[rows]
+            evaluated.extend(some.tolist())
+            return (10 * some, some) if np.any(some > 8) else (10 * some,)
+
+        found: list[int] = known.of([column], formula).of_all()[0].tolist()
+        return found
+
+    assert results(1, 2, 1) == [10, 20, 10]
+    assert results(2, 3, 1) == [20, 30, 10]
+    assert evaluated == [1, 2, 3]
+    assert results(9, 1) == [90, 10]
+    assert evaluated[3:] == [9, 9, 1]
+    assert results(1, 9) == [10, 90]
+    assert len(evaluated) == 6
+    assert results() == []
+
+
+@each_row("kind", MODELS)
+def test_what_was_estimated_before_moves_no_estimate(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are all known, rows that are partly known and rows that are new: bit for bit."""
+    rows, system = pairs()[::397], machine()
+
+    def estimated(some: list[dict[str, Any]]) -> list[Any]:
+        columns = {name: [row[name] for row in some] for name in rows[0]}
+        found = estimate_many(MODELS[kind], system, columns)
+        return [found.step_time_s, found.memory_reserved_bytes, found.refused]
+
+    monkeypatch.setattr(distinct, "_known", {})
+    first = estimated(rows)
+    again = estimated(rows)
+    monkeypatch.setattr(distinct, "_known", {})
+    estimated(rows[::3])
+    partly = estimated(rows)
+    for other in (again, partly):
+        for one, column in zip(first, other, strict=True):
+            np.testing.assert_array_equal(one, column)
+    assert np.isfinite(first[0]).any()
 
 
 def test_what_cannot_be_a_key_is_refused() -> None:

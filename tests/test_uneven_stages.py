@@ -13,7 +13,8 @@ from pipeline_simulation import simulate
 from profiles import examples
 from samples import run
 from shardwise import Estimate, Model, estimate
-from shardwise.arrays import gather
+from shardwise.arrays import columns_in, gather
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.zero import stage_parameters
@@ -60,6 +61,28 @@ def test_ten_layers_on_four_stages() -> None:
     assert [stage.optimizer for stage in stages] == [12 * held for held in parameters]
     kept = [4 * (3 * KEPT + SBH), 3 * 3 * KEPT, 2 * 2 * KEPT, 2 * KEPT]
     assert [stage.activations for stage in stages] == kept
+
+
+def test_stages_have_the_same_memory_alone_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many stages `evaluate` computes at a time, it finds the same peak, bit for bit."""
+    alone = {"pp": 4, "gbs": 8, "stack": samples.stack()}
+    rows = [
+        {"stage_layers": [4, 3, 2, 1]},
+        {"stage_layers": [1, 2, 3, 4], "recompute": "full", "recompute_layers": 1},
+        {"vpp": 2, "schedule": "interleaved", "stage_layers": [1, 2, 1, 1, 1, 2, 1, 1]},
+        {"schedule": "zb-v", "stage_layers": [2, 1, 1, 1, 1, 1, 1, 2]},
+        {"schedule": "dualpipe", "gbs": 16},
+    ]
+    model, machine = deep(10, tied_embeddings=True), samples.system()
+    strategies = [Strategy.validated(alone | {"dp": 1} | row) for row in rows]
+    table = Table.of(model, [one.resolved(model, machine) for one in strategies])
+    found = evaluate(model, machine, table)
+    for number in (1, 2 * len(rows)):
+        monkeypatch.setattr("shardwise.engine.evaluate._ROWS_AT_ONCE", number)
+        other = evaluate(model, machine, table)
+        np.testing.assert_array_equal(found.peak_memory_stage, other.peak_memory_stage)
+        for one, column in zip(columns_in(found.memory), columns_in(other.memory), strict=True):
+            np.testing.assert_array_equal(one, column)
 
 
 def test_the_longest_stage_decides_update_and_gradient_communication() -> None:

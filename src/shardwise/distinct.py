@@ -22,7 +22,7 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 # Results of so many rows are kept, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 16
+_MOST_KNOWN, _MOST_OWNERS = 1 << 12, 12
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not kept."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -177,16 +177,17 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
 
 
 _known: dict[tuple[int, ...], tuple[tuple[object, ...], KnownRows[Any]]] = {}
+_lock = Lock()
 
 
 def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     """Return the known rows of a kind of result of some objects, such as a model."""
     key = tuple(map(id, (kind, *owners)))
-    if key not in _known:
-        while len(_known) >= _MOST_OWNERS:
-            _known.pop(next(iter(_known)), None)
-        _known[key] = owners, KnownRows()  # with the owners, so that no others get their ids
-    return _known[key][1]
+    with _lock:  # with the owners, so that no others get their ids; those used last are the last
+        _, found = _known[key] = _known.pop(key, None) or (owners, KnownRows())
+        if len(_known) > _MOST_OWNERS:
+            del _known[next(iter(_known))]
+    return found
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:
