@@ -18,7 +18,10 @@ def true_system(**chip: Any) -> System:
     record = System.load("cpu-server").to_dict()
     one = record["accelerator"]
     one |= {"multiprocessors": 2, "matrix": {"fp32": 190e9}, "vector": {"fp32": 12e9}}
-    one["matmul"] = {"fp32": one["matmul"]["fp32"] | {"efficiency": 0.95, "fill_tiles": 0.01}}
+    one["matmul"] = {
+        "fp32": one["matmul"]["fp32"]
+        | {"efficiency": 0.95, "fill_tiles": 0.01, "weight_grad_share": 0.6}
+    }
     one["memory"][0] |= {"bandwidth": 10e9, "shared_bandwidth": None}
     one["memory_bound"] = {"efficiency": 1.0, "launch": 1e-6}
     record["host"] |= {"cores": 4}

@@ -24,6 +24,7 @@ def test_known_rates_are_recovered(found):
     chip = calibration.system.accelerator
     reached = chip.matrix["fp32"] * chip.matmul["fp32"].efficiency
     assert reached == pytest.approx(0.95 * 190e9, rel=0.01)
+    assert chip.matmul["fp32"].weight_grad_share == pytest.approx(0.6, rel=0.02)
     assert chip.vector["fp32"] == pytest.approx(12e9, rel=0.01)
     # Two ranks get 10 GB/s each, one alone 15.
     assert chip.memory[0].bandwidth == pytest.approx(15e9, rel=0.01)
