@@ -103,7 +103,7 @@ def benchmarks(device: Device, plan: Plan) -> Iterator[Benchmark]:
     grid = _grid(plan)
     yield from _products(device, grid, grouped=not plan.quick)
     yield from _attention(device, grid, every=not plan.quick)
-    yield from _elementwise(device, grid, alone=plan.local_ranks > 1)
+    yield from _elementwise(device, grid, alone=plan.local_ranks > 1 and plan.device == "cpu")
     yield from _launches(device)
     yield from _optimizers(device, grid)
     if device.asynchronous:
