@@ -366,7 +366,8 @@ class Ranks:
             found.append((1, inside, self.dist.new_group(list(range(inside)))))
             inside *= 2
         nodes = plan.ranks // plan.local_ranks
-        return found + ([(nodes, plan.local_ranks, None)] if nodes > 1 else [])
+        every = (nodes, plan.local_ranks, self.dist.group.WORLD)
+        return [*found, every] if nodes > 1 else found
 
     def close(self) -> None:
         """Leave the others."""
