@@ -103,7 +103,7 @@ def benchmarks(device: Device, plan: Plan) -> Iterator[Benchmark]:
     grid = _grid(plan)
     yield from _products(device, grid, grouped=not plan.quick)
     yield from _attention(device, grid, every=not plan.quick)
-    yield from _elementwise(device, grid, alone=plan.local_ranks > 1)
+    yield from _elementwise(device, grid, alone=plan.local_ranks > 1 and plan.device == "cpu")
     yield from _launches(device)
     yield from _optimizers(device, grid)
     if device.asynchronous:
@@ -294,12 +294,6 @@ def collectives(device: Device, plan: Plan, groups: list[tuple[int, int, Any]]) 
                 name: str = name, elements: int = elements, members: int = members,
                 group: Any = group,
             ) -> Call:  # fmt: skip
-                gather, scatter = (
-                    getattr(dist, f"{kind}_single", None) or getattr(dist, f"{kind}_{older}")
-                    for kind, older in (
-                        ("all_gather", "into_tensor"), ("reduce_scatter", "tensor")
-                    )
-                )  # fmt: skip
                 full, part = device.randn(elements), device.randn(elements // members)
                 rank = dist.get_rank(group)
                 if name == "p2p":  # there and back: what one message takes is half of it
@@ -308,8 +302,8 @@ def collectives(device: Device, plan: Plan, groups: list[tuple[int, int, Any]]) 
                     return lambda: [act(full, peer, group=group) for act in turn]
                 calls: dict[str, Call] = {
                     "all_reduce": lambda: dist.all_reduce(full, group=group),
-                    "all_gather": lambda: gather(full, part, group=group),
-                    "reduce_scatter": lambda: scatter(part, full, group=group),
+                    "all_gather": lambda: dist.all_gather_single(full, part, group=group),
+                    "reduce_scatter": lambda: dist.reduce_scatter_single(part, full, group=group),
                     "all_to_all": lambda: dist.all_to_all_single(
                         device.torch.empty_like(full), full, group=group
                     ),
@@ -366,7 +360,8 @@ class Ranks:
             found.append((1, inside, self.dist.new_group(list(range(inside)))))
             inside *= 2
         nodes = plan.ranks // plan.local_ranks
-        return found + ([(nodes, plan.local_ranks, None)] if nodes > 1 else [])
+        every = (nodes, plan.local_ranks, self.dist.group.WORLD)
+        return [*found, every] if nodes > 1 else found
 
     def close(self) -> None:
         """Leave the others."""
