@@ -216,10 +216,9 @@ def test_the_verb_refuses_in_one_line(tmp_path, shardwise, monkeypatch):
     """A table of something else, several GPUs, a bad ending, no scipy."""
     cast = saved(tmp_path, "cast_fp8", {"gpu": ["x"], "m": [1], "k": [1], "cast_us": [1.0]})
     code, _, err = shardwise("calibrate", "h100-sxm", "--from-table", cast)
-    assert (code, err) == (
-        2,
-        f"error: {cast}: only gemm, attention, moe, collective and moe_alltoall can be fitted to\n",
-    )
+    kinds = "gemm, attention, moe, collective, moe_alltoall, elementwise, train_gemm"
+    problem = f"only {kinds} and train_attention can be fitted to"
+    assert (code, err) == (2, f"error: {cast}: {problem}\n")
     rows = products().with_columns(latency_us=pl.lit(100.0))
     both = pl.concat([rows, rows.with_columns(gpu=pl.lit("yours"))])
     path = saved(tmp_path, "gemm", both)
@@ -252,5 +251,5 @@ def test_unknown_kinds_are_left_alone(tmp_path):
     table = read_table(saved(tmp_path, "gemm", both))
     assert [fit.rows for fit in calibrated(machine(), [table]).fits] == [90]
     only = read_table(saved(tmp_path, "gemm", frame.with_columns(dtype=pl.lit("int3"))))
-    with pytest.raises(InputError, match="only gemm, attention, moe, collective and moe_alltoall"):
+    with pytest.raises(InputError, match="only gemm, attention, moe, collective, moe_alltoall"):
         calibrated(machine(), [only])

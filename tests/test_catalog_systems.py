@@ -166,7 +166,7 @@ def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
 
 
 def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
-    """The 16-bit types share units and kernels; P100, V100, T4 have no bf16, TPU, Gaudi, CPUs no fp16."""
+    """The 16-bit types share units; P100, V100, T4 have no bf16, TPU, Gaudi and CPUs no fp16."""
     accelerator = system.accelerator
 
     assert ("bf16" in accelerator.matrix) is not system.name.startswith(("p100", "v100", "t4"))

@@ -82,3 +82,27 @@ def test_memory_behind_a_link_is_not_shared_so():
     first, second = CPU.to_dict()["accelerator"]["memory"]
     with pytest.raises(InputError, match=r"memory\[1\].shared_bandwidth"):
         changed(accelerator__memory=[first, second | {"shared_bandwidth": "1 GB/s"}])
+
+
+def test_a_measured_system_says_so_and_has_a_narrower_range(shardwise, tmp_path):
+    """Kernels fix levels of the machine as sources of runs do; launches alone do not."""
+    errors = {"products": 0.05, "attention": 0.1, "memory": 0.2}
+    record = {"on": "2026-11-27", "errors": errors}
+    plain, measured, other = (
+        System.validated(CPU.to_dict() | {"name": "mine", "measured": one}, source="mine")
+        for one in (None, record, record | {"errors": {"launches": 0.1}})
+    )
+    row = ROW | {"gpus": 1}
+    ranges = [estimate("megatron-126m", one, row).interval for one in (plain, measured, other)]
+    widths = [np.log(one.high_s / one.low_s) for one in ranges]
+    assert widths[1] < 0.95 * widths[0]
+    assert widths[2] == pytest.approx(widths[0])
+    assert ranges[1].measured == ("products", "attention", "memory")
+    assert ranges[0].measured == ()
+    measured.to_file(tmp_path / "mine.yaml")
+    words = ("megatron-126m", tmp_path / "mine.yaml", "--gbs", 4, "--seq-len", 128)
+    line = "system measured on 2026-11-27: products, attention, memory; the range is narrower"
+    for verb in (("estimate", *words, "--gpus", 2), ("search", *words, "--gpus", 1)):
+        code, out, err = shardwise(*verb)
+        assert code == 0, err
+        assert line in " ".join(out.split())

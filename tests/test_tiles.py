@@ -142,6 +142,7 @@ def test_a_system_may_ask_for_tiles_while_training():
     times = [
         training_matmul(
             system.accelerator,
+            "bf16",
             system.accelerator.matmul["bf16"],
             **shape,
             groups=column(1),

@@ -8,7 +8,7 @@ for it (`analysis.variation`).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -42,6 +42,8 @@ _DISTANCES = {
     "precision": 0.4,
     "assumed": 2.0,
 }
+# Kinds of what is measured on a machine that say how fast its accelerators compute.
+_FIXING = ("products", "attention", "memory")
 _DOUBLINGS = {"gpus": 0.12, "parameters": 0.12, "seq_len": 0.12}
 
 
@@ -84,9 +86,16 @@ class ErrorLevels:
 
 
 def uncertainty_of(
-    one: RunFeatures, known: ValidatedRuns, *, without: str | None = None
+    one: RunFeatures, known: ValidatedRuns, *, without: str | None = None, kernels: int = 0
 ) -> Uncertainty:
-    """Error range of an estimate, from what validated runs have fixed for it."""
+    """Error range of an estimate, from what validated runs have fixed for it.
+
+    Parameters
+    ----------
+    kernels
+        Kinds of kernels that were measured on the machine itself (`_FIXING`): each fixes the levels
+        of the accelerator and its generation as another source of runs would.
+    """
     distance = np.zeros(len(known.ids))
     for name, weight in _DISTANCES.items():
         distance += weight * (known.features[name] != getattr(one, name))
@@ -95,7 +104,12 @@ def uncertainty_of(
     others = known.sources != without
     nearest = int(np.argmin(np.where(others, distance, np.inf)))
     evidence = evidence_of(one, known, without=without)
-    sizes = variation(known, without).sizes(evidence)
+    fixed = replace(
+        evidence,
+        accelerator_sources=evidence.accelerator_sources + kernels,
+        generation_sources=evidence.generation_sources + kernels,
+    )
+    sizes = variation(known, without).sizes(fixed)
     return Uncertainty(
         slower=float(np.exp(sizes.slower[0])),
         faster=float(np.exp(sizes.faster[0])),
@@ -283,7 +297,13 @@ def interval_of(
     """
     if not strategy.training:
         return None
-    found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
+    measured = system.measured
+    kinds = () if measured is None else tuple(map(str, measured.errors))
+    found = uncertainty_of(
+        run_features(model, system, strategy, counted=counted),
+        validated_runs(),
+        kernels=sum(kind in _FIXING for kind in kinds),
+    )
     faster, slower = widened(found.faster, unmeasured), widened(found.slower, unmeasured)
     for one in (network, host):
         if one is not None:
@@ -302,6 +322,8 @@ def interval_of(
         stack_sources=found.stack_sources,
         pair_sources=found.pair_sources,
         accelerator_sources=found.accelerator_sources,
+        measured=kinds,
+        measured_on="" if measured is None else measured.on.isoformat(),
     )
 
 

@@ -394,6 +394,11 @@ class Interval(Result):
     any, the range is wider."""
     accelerator_sources: int = 0
     """Sources of measured runs on the same system: without any, the range is wider."""
+    measured: tuple[str, ...] = ()
+    """Kinds that were measured on the machine itself (`calibrate measure`): those of kernels make
+    the range narrower."""
+    measured_on: str = ""
+    """Date of these measurements."""
 
 
 class AssumedNetwork(Result):

@@ -36,6 +36,7 @@ from shardwise.units import (
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
 DispatchLibrary = Literal["deepep", "hybridep"]
+MeasuredKind = Literal["products", "attention", "memory", "launches", "collectives", "copies"]
 MemoryClass = Literal["permute", "permute_backward", "loss"]
 
 # What a table of shapes must give of each shape; tables of products may add `output_bytes`.
@@ -379,6 +380,15 @@ class Site(ConfigBase):
     pue_source: str = ""
 
 
+class Measured(ConfigBase):
+    """What of a system was measured on the machine itself, by `calibrate measure`."""
+
+    on: date
+    errors: Mapping[MeasuredKind, Annotated[float, Field(ge=0, le=10), NO_FLAG]]
+    """Mean error of the fitted figures in the times of what was measured, by kind; everything else
+    is a prior of the system that the file is based on."""
+
+
 class System(Sourced):
     """A cluster of equal nodes.
 
@@ -410,6 +420,8 @@ class System(Sourced):
     """Power limit of one accelerator."""
     site: Site | None = None
     """None where it is not known where the cluster stands."""
+    measured: Measured | None = None
+    """What was measured on this machine; None: nothing."""
 
     @model_validator(mode="after")
     def _links_are_shared_in_a_node(self) -> Self:

@@ -22,7 +22,7 @@ FigurePath = tuple[str | int, ...]
 
 _WORDS = (
     *("name", "description", "sources", "source", "as_of", "burst_efficiency", "benchmark"),
-    "rate_spread",
+    *("rate_spread", "measured"),
 )
 """What no formula of an estimate reads."""
 _STRUCTURE = (

@@ -6,6 +6,8 @@ of that is in the figures of `kernels.Benchmarked`; the kernels themselves are t
 `matmul_times` and `attention_times`, as in an estimate.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
@@ -20,6 +22,7 @@ from shardwise.config.accelerator import (
 from shardwise.config.enums import ExpertChoices
 from shardwise.config.system import Accelerator
 from shardwise.cost.attention import AttentionRates, attention_times
+from shardwise.cost.curve import share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times
 from shardwise.ops.quantization import RECIPES
 
@@ -27,6 +30,7 @@ _RECIPES = {"fp8": "fp8_tensor", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 MATRIX_TYPES = {"bf16": "bf16"} | {name: RECIPES[of].matrix for name, of in _RECIPES.items()}
 """Type of the matrix units that products and experts of each kind run on."""
 _RESULT_BYTES = 2.0
+_SIZES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _GROUP = 128
 _MOST_GROUPS = 16
 
@@ -195,7 +199,9 @@ def _attention(
             moved_bytes=moved_bytes[rows],
             rates=AttentionRates(
                 peak=one * peaks[dtype] * chip.speed,
-                memory_rate=one * figures.memory_efficiency * chip.memory[0].bandwidth,
+                memory_rate=figures.memory_efficiency
+                * chip.memory[0].bandwidth
+                * share_at(chip.memory[0].efficiency, moved_bytes[rows]),
                 time_factor=one,
                 kernel=figures,
                 multiprocessors=chip.multiprocessors,
@@ -261,6 +267,7 @@ def experts_benchmark(
 
 def training_matmul(
     chip: Accelerator,
+    dtype: str,
     figures: ProductFigures,
     *,
     groups: Floats,
@@ -270,10 +277,12 @@ def training_matmul(
     result_bytes: Floats,
     weight_grad: bool,
 ) -> Floats:
-    """Time of a product in 16 bits with the figures of training [s]; `groups` in one kernel.
+    """Time of a product with the figures of training [s]; `groups` in one kernel.
 
     Parameters
     ----------
+    dtype
+        Type of its operands: bf16, fp16 or fp32.
     m
         Rows of the result [elements]; shape (n,).
     n
@@ -281,13 +290,16 @@ def training_matmul(
     k
         Length of the reduction [elements]; shape (n,).
     """
-    moved = groups * (_RESULT_BYTES * (m + n) * k + result_bytes * m * n)
-    rates = _matmul_rates(chip, "bf16", figures, m)
+    moved = groups * (_SIZES[dtype] * (m + n) * k + result_bytes * m * n)
+    rates = _matmul_rates(chip, dtype, figures, m)
+    share = share_at(chip.memory[0].efficiency, moved)
+    rates = replace(rates, memory_rate=rates.memory_rate * share)
     return matmul_times(m, n, k, groups, moved, rates, weight_grad=weight_grad)[2]
 
 
 def training_attention(
     chip: Accelerator,
+    dtype: str,
     figures: FusedAttention,
     *,
     batch: Floats,
@@ -298,12 +310,14 @@ def training_attention(
     head_dim_v: Floats,
     backward: bool,
 ) -> Floats:
-    """Time of causal attention in bf16 with the figures of training [s].
+    """Time of causal attention with the figures of training [s].
 
     Backward reads queries, keys, values, output and its gradient, and writes three gradients.
 
     Parameters
     ----------
+    dtype
+        Type of its operands: bf16, fp16 or fp32.
     seq
         Length of a sequence [tokens]; shape (n,).
     head_dim
@@ -312,6 +326,6 @@ def training_attention(
         Width of a head of values [elements]; shape (n,).
     """
     moved = heads * (head_dim + head_dim_v) + kv_heads * (head_dim + head_dim_v)
-    moved = _RESULT_BYTES * batch * seq * moved * (2 if backward else 1)
+    moved = _SIZES[dtype] * batch * seq * moved * (2 if backward else 1)
     shape = (batch, seq, heads, head_dim, head_dim_v)
-    return _attention(chip, "bf16", figures, shape, moved, causal=True, backward=backward)
+    return _attention(chip, dtype, figures, shape, moved, causal=True, backward=backward)

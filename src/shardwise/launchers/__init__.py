@@ -27,6 +27,7 @@ ADDS = Additions(
         "diagnose": ("measured predicted findings", "launchers.diagnose.results:Diagnosis"),
     },
     functions={
+        "tables_of_trace": "launchers.kineto.tables:tables_of_trace",
         "exported_things": "launchers.cli.export:exported_things",
         "launcher_of": "launchers.registry:launcher_of",
         "launcher_of_stack": "launchers.registry:launcher_of_stack",

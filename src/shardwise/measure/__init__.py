@@ -10,4 +10,5 @@ ADDS = Additions(
             home="measure.training_cli:command",
         ),
     },
+    functions={"measured_machine": "measure.machine:measured_machine"},
 )

@@ -35,6 +35,7 @@ from shardwise.report.tables.gemms import gemm_table
 from shardwise.report.tables.strategy_line import (
     dispatcher_in_brief,
     host_in_brief,
+    measured_words,
     method_in_brief,
     stages_in_brief,
 )
@@ -456,7 +457,9 @@ def _interval(result: Estimate) -> list[str]:
         lines.append(f"one source has measured this software, {name}: the range is wider")
     if found.stack_sources and found.accelerator_sources and not found.pair_sources:
         lines.append("no run of this software has been measured on such accelerators")
-    if not found.accelerator_sources:
+    if words := measured_words(found):
+        lines.append(words)
+    elif not found.accelerator_sources:
         lines.append(f"no measured run on this system, {result.system}: the range is wider")
     if result.unmeasured_features:
         words = feature_words(result.unmeasured_features)

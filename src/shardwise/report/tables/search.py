@@ -47,6 +47,7 @@ from shardwise.report.tables.strategy_line import (
     in_brief,
     in_common,
     interval_words,
+    measured_words,
     options_in_brief,
     word,
     work_in_common,
@@ -206,7 +207,7 @@ def _table(
     otherwise: Table | None = None,
 ) -> Table:
     """Plans in their order, with columns of the strategy and then of figures."""
-    alike = result.alike
+    alike, measured = result.alike, measured_words(result.rows[0].interval)
     shown = [head for head in figures[0] if any(row[head] for row in figures)]
     table = plain_table(
         *("", *heads, *shown),
@@ -216,6 +217,7 @@ def _table(
         wraps=("recompute", "strategy"),
         notes={
             **({} if alike is None else {"": _ties_note(result, alike)}),
+            **({"step time": measured} if measured else {}),
             **({} if not result.advised else {"p80": _P80}),
             **({} if result.all_variants else {"variants": _VARIANTS}),
         },

@@ -150,6 +150,16 @@ def stages_in_brief(strategy: Mapping[str, object]) -> str:
     return "".join(f" {end} stage {n}" for end, n in ends.items() if n is not None)
 
 
+def measured_words(interval: Interval | None) -> str:
+    """What of a system was measured on the machine itself; empty: nothing."""
+    if interval is None or not interval.measured:
+        return ""
+    return (
+        f"system measured on {interval.measured_on}: {', '.join(interval.measured)}; "
+        "the range is narrower"
+    )
+
+
 def interval_words(interval: Interval | None) -> str:
     """Range of the measured time of a step, in a cell."""
     if interval is None:

@@ -12,6 +12,7 @@ from shardwise.config.accelerator import (
     MatmulBlocks,
     MatmulName,
     MatmulTiles,
+    ProductFigures,
 )
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath
@@ -51,7 +52,9 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "fill_tiles": (0.01, 5.0),
     "fill_exponent": (0.4, 4.0),
     "memory_efficiency": (0.1, 2.0),
-    "launch": (1e-7, 1e-3),
+    "launch": (1e-8, 1e-3),
+    "backward_ratio": (0.5, 10.0),
+    "vector": (1e8, 1e15),
     "slowdown": (1e-3, 1.5),
     "after": (1e-5, 3e-2),
     "sustained": (1e-3, 1.0),
@@ -181,7 +184,8 @@ def _frees(figures: object, at: FigurePath, names: tuple[str, ...]) -> Iterator[
 def fittable(system: System, table: KernelTable) -> list[Fittable]:
     """Row groups of a table that determine figures of a system, with these figures."""
     kinds = {"gemm": _matmuls, "attention": _attentions, "moe": _expert_blocks}
-    kinds |= {"collective": _collectives, "moe_alltoall": _sends}
+    kinds |= {"collective": _collectives, "moe_alltoall": _sends, "elementwise": _elementwise}
+    kinds |= {"train_gemm": _training_matmuls, "train_attention": _training_attention}
     return list(kinds[table.kind](system, table)) if table.kind in kinds else []
 
 
@@ -197,16 +201,59 @@ def _matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
         if not rows.any():
             continue
         at = (*_BENCHMARK, "matmul", str(name))
-        tiling = figures.tiling
-        fitted: tuple[str, ...] = _CLOSED if tiling is None else (*_CLOSED[:2], *_CLOSED[4:])
-        fitted += ("cast_bytes",) if figures.cast_bytes else ()
-        fitted += ("cast_grouping",) if figures.cast_grouping else ()
-        free = list(_frees(figures, at, fitted))
-        if tiling is not None:
-            free += _frees(tiling, (*at, "tiling"), _OF_TILING[type(tiling)])
+        casts = tuple(n for n in ("cast_bytes", "cast_grouping") if getattr(figures, n))
+        free = [*_of_products(figures, at, _CLOSED), *_frees(figures, at, casts)]
         repeated = bool((table.columns["mode"][rows] == "sustained").any())
         free += _throttle(figures, at, repeated=repeated)
         yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+
+
+def _of_products(figures: ProductFigures, at: FigurePath, closed: tuple[str, ...]) -> list[Free]:
+    """Figures of the closed form, or of the waves of tiles in its place."""
+    tiling = figures.tiling
+    if tiling is None:
+        return list(_frees(figures, at, closed))
+    names = tuple(name for name in closed if name not in ("fill_tiles", "fill_exponent"))
+    tiles = _frees(tiling, (*at, "tiling"), _OF_TILING[type(tiling)])
+    return [*_frees(figures, at, names), *tiles]
+
+
+def _training_matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
+    """Plain products; those of experts (groups) run in kernels of their own."""
+    for name, figures in system.accelerator.matmul.items():
+        rows = (table.columns["dtype"] == name) & (table.columns["groups"] == 1)
+        if rows.any():
+            at: FigurePath = ("accelerator", "matmul", str(name))
+            closed = tuple(one for one in _CLOSED if one != "fill_exponent")
+            free = tuple(_of_products(figures, at, closed))
+            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+
+
+def _training_attention(system: System, table: KernelTable) -> Iterator[Fittable]:
+    """The fastest kernel; types with a table of shapes do not have these figures."""
+    figures, columns = system.accelerator.attention, table.columns
+    tables = [str(dtype) for dtype in system.accelerator.attention_table]
+    rows = (columns["kernel"] == "best") & ~np.isin(columns["dtype"], tables)
+    if figures is None or not rows.any():
+        return
+    at: FigurePath = ("accelerator", "attention")
+    widths = sorted(figures.efficiency)
+    met = {min(widths, key=lambda w: abs(np.log(w / d))) for d in np.unique(columns["head_dim"])}
+    free = [*_frees(figures, at, ("longest_weight", "launch"))]
+    free += [Free(path=(*at, "efficiency", width), low=1e-3, high=1.0) for width in sorted(met)]
+    if {"fwd", "bwd"} <= set(columns["direction"][rows].tolist()):
+        free += _frees(figures, at, ("backward_ratio",))
+    yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+
+
+def _elementwise(system: System, table: KernelTable) -> Iterator[Fittable]:
+    """Share of the bandwidth and launch; of a processor also the rate of element-wise FLOPs."""
+    at: FigurePath = ("accelerator", "memory_bound")
+    free = [*_frees(system.accelerator.memory_bound, at, ("efficiency", "launch"))]
+    if (table.columns["flops"] > 0).any() and not system.accelerator.asynchronous:
+        low, high = _BOUNDS["vector"]
+        free.append(Free(path=("accelerator", "vector", "fp32"), low=low, high=high))
+    yield Fittable(prefix=".".join(map(str, at)), table=table, free=tuple(free))
 
 
 def _attentions(system: System, table: KernelTable) -> Iterator[Fittable]:

@@ -130,7 +130,8 @@ def calibrated(
     found = [part for table in tables for part in fittable(start, table)]
     fits = [_fit(start, part, parts) for part in found]
     if not fits:
-        kinds = "gemm, attention, moe, collective and moe_alltoall"
+        kinds = "gemm, attention, moe, collective, moe_alltoall, elementwise, train_gemm and "
+        kinds += "train_attention"
         raise InputError(Fault(source=tables[0].source, problem=f"only {kinds} can be fitted to"))
     figures = {path: value for fit in fits for path, value in fit.figures.items()}
     new = with_figures(start, figures)

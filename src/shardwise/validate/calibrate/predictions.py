@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.system import System
+from shardwise.cost.attention import kernel_time_factor
 from shardwise.cost.benchmark import (
     attention_benchmark,
     experts_benchmark,
@@ -21,6 +22,7 @@ from shardwise.cost.benchmark import (
     training_matmul,
 )
 from shardwise.cost.collective import collective_time
+from shardwise.cost.curve import share_at
 from shardwise.cost.kernels import memory_bound_times
 from shardwise.cost.links import send_time
 from shardwise.distinct import distinct_rows
@@ -139,6 +141,7 @@ def _kinds(table: KernelTable, measured: str) -> Texts:
         name = np.char.add(np.char.add(of["kernel"], " "), measured.removesuffix("_us"))
         return np.char.add(name, np.where(of["nodes"] > 1, " between nodes", ""))
     columns = {"gemm": "mode", "train_gemm": "layout", "train_attention": "direction"}
+    columns |= {"elementwise": "kernel"}
     if table.kind in columns:
         return of[columns[table.kind]]
     return np.full(len(table), measured.removesuffix("_us"))
@@ -158,6 +161,7 @@ def _of_system(
         "cast_fp8": _casts,
         "train_gemm": _training_matmuls,
         "train_attention": _training_attention,
+        "elementwise": _elementwise,
     }[table.kind]
     return predict(table, system)
 
@@ -319,19 +323,24 @@ def _casts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats |
 
 def _training_matmuls(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
     chip = system.accelerator
-    figures = chip.matmul.get("bf16")
-    if figures is None:
-        yield np.ones(len(table), dtype=np.bool_), f"{system.name} has no accelerator.matmul.bf16"
-        return
-    for weight_grad in (False, True):
-        rows = np.isin(table.columns["layout"], _WEIGHT_GRADS) == weight_grad
-        of = table.take(rows).columns
-        size = np.where(of["out_dtype"] == "fp32", 4.0, 2.0) * np.where(of["accumulate"] > 0, 2, 1)
-        sizes = {name: of[name] for name in ("m", "n", "k", "groups")}
-        yield (
-            rows,
-            training_matmul(chip, figures, **sizes, result_bytes=size, weight_grad=weight_grad),
-        )
+    known = {str(name): figures for name, figures in chip.matmul.items()}
+    dtypes, weight_grads = table.columns["dtype"], np.isin(table.columns["layout"], _WEIGHT_GRADS)
+    for dtype in np.unique(dtypes).tolist():
+        if dtype not in known:
+            yield dtypes == dtype, f"{system.name} has no accelerator.matmul.{dtype}"
+            continue
+        for weight_grad in (False, True):
+            rows = (dtypes == dtype) & (weight_grads == weight_grad)
+            of = table.take(rows).columns
+            size = np.where(of["out_dtype"] == "fp32", 4.0, 2.0)
+            size = size * np.where(of["accumulate"] > 0, 2, 1)
+            sizes = {name: of[name] for name in ("m", "n", "k", "groups")}
+            yield (
+                rows,
+                training_matmul(
+                    chip, dtype, known[dtype], **sizes, result_bytes=size, weight_grad=weight_grad
+                ),
+            )
 
 
 def _training_attention(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
@@ -339,13 +348,34 @@ def _training_attention(table: KernelTable, system: System) -> Iterator[tuple[Bo
     if chip.attention is None:
         yield np.ones(len(table), dtype=np.bool_), f"{system.name} has no accelerator.attention"
         return
-    for backward in (False, True):
-        rows = (table.columns["direction"] == "bwd") == backward
-        of = table.take(rows).columns
-        sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
-        yield (
-            rows,
-            training_attention(
-                chip, chip.attention, backward=backward, **{size: of[size] for size in sizes}
-            ),
-        )
+    kernels = {str(name): time for name, time in chip.attention.other_kernels.items()}
+    columns = table.columns
+    names = np.char.add(np.char.add(columns["dtype"], " "), columns["kernel"])
+    for name in np.unique(names).tolist():
+        dtype, kernel = name.split(" ", 1)
+        if dtype not in map(str, chip.matrix):
+            yield names == name, f"{system.name} has no accelerator.matrix.{dtype}"
+            continue
+        for backward in (False, True):
+            rows = (names == name) & ((columns["direction"] == "bwd") == backward)
+            of = table.take(rows).columns
+            sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
+            factor = kernel_time_factor(kernels.get(kernel, 1.0), of["seq"], backward=backward)
+            times = training_attention(
+                chip, dtype, chip.attention, backward=backward, **{size: of[size] for size in sizes}
+            )
+            yield rows, times * factor
+
+
+def _elementwise(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+    chip, moved = system.accelerator, table.columns["bytes"]
+    moving, memory = chip.memory_bound, chip.memory[0]
+    vector = {str(name): peak for name, peak in chip.vector.items()}
+    _, _, time = memory_bound_times(
+        moved,
+        table.columns["flops"],
+        memory_rate=moving.efficiency * memory.bandwidth * share_at(memory.efficiency, moved),
+        vector_rate=vector["fp32"],
+        launch_s=moving.launch,
+    )
+    yield np.ones(len(table), dtype=np.bool_), time

@@ -5,7 +5,7 @@ sizes in bytes. A folder has any of them, each named by its kind.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from shardwise.errors import InputError, shorten
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MIB = 2**20
+_TRAINED = ("bf16", "fp16", "fp32")
 # The largest published table has some 30 MB and 400,000 rows.
 _MOST_BYTES, _MOST_ROWS = 2**28, 5_000_000
 
@@ -66,7 +67,10 @@ KINDS: dict[str, _Kind] = {
         sizes=("nodes", "gpus_per_node", "size_bytes"),
         optional={"source": ""},
         allowed={
-            "op": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall"),
+            "op": (
+                *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall"),
+                *("p2p", "broadcast", "reduce"),
+            ),
         },
     ),
     "moe_alltoall": _Kind(
@@ -82,7 +86,9 @@ KINDS: dict[str, _Kind] = {
         words=("gpu", "layout", "out_dtype"),
         sizes=("groups", "m", "n", "k"),
         counts=("accumulate",),
+        optional={"dtype": "bf16"},
         allowed={
+            "dtype": _TRAINED,
             "layout": (
                 *("TN", "NN", "NT"),
                 *("grouped_fwd", "grouped_bwd_grad_act", "grouped_bwd_grad_w"),
@@ -93,8 +99,10 @@ KINDS: dict[str, _Kind] = {
     "train_attention": _Kind(
         words=("gpu", "direction"),
         sizes=("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v"),
-        allowed={"direction": ("fwd", "bwd")},
+        optional={"dtype": "bf16", "kernel": "best"},
+        allowed={"direction": ("fwd", "bwd"), "dtype": _TRAINED},
     ),
+    "elementwise": _Kind(words=("gpu", "kernel"), sizes=("bytes",), options={"flops": 0.0}),
 }
 """By the names of files and tables."""
 
@@ -135,8 +143,8 @@ class KernelTable:
             large = of["tokens"] >= 2048  # noqa: PLR2004
         elif self.kind == "moe_alltoall":
             large = of["tokens"] >= 1024  # noqa: PLR2004
-        elif self.kind == "collective":
-            large = of["size_bytes"] >= _MIB
+        elif self.kind in ("collective", "elementwise"):
+            large = of["size_bytes" if self.kind == "collective" else "bytes"] >= _MIB
         else:
             return None
         return large
@@ -207,6 +215,20 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
     if frame.height == 0:
         raise InputError.at(place, "has no rows")
     return KernelTable(kind=kind, source=str(place), columns=_checked(place, frame, KINDS[kind]))
+
+
+def table_of(source: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> KernelTable:
+    """Make a table of rows, each with the columns of its kind.
+
+    Raises
+    ------
+    InputError
+        Naming source, column and what is allowed.
+    """
+    import polars as pl  # noqa: PLC0415 - heavy; only where tables are read
+
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return KernelTable(kind=kind, source=source, columns=_checked(Path(source), frame, KINDS[kind]))
 
 
 def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
