@@ -209,9 +209,17 @@ class Trainer:
                             loss.backward()
                     losses.append(loss.detach())
             with self.clock.part("optimizer"):
+                self._clip()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         return sum(map(float, losses)) / (len(losses) if self.schedule and losses else 1)
+
+    def _clip(self) -> None:
+        """Compute the norm of the gradients and scale them, as trainers do, here by 1."""
+        for group in self.optimizer.param_groups:
+            norm = nn.utils.get_total_norm([one.grad for one in group["params"]])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            nn.utils.clip_grads_with_norm_(group["params"], torch.inf, norm)
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients of replicas with the last micro-batch alone, where they are whole."""
