@@ -186,7 +186,7 @@ def described(base: System, samples: Samples, name: str) -> System:
     network = [tier for tier in record["network"] if tier["domain"] is None]
     if ranks > 1:
         network.insert(0, record["network"][0] | {"domain": ranks})
-    share = min(1 / machine["threads"], 0.9)  # a thread of gloo takes one core
+    share = _short(min(1 / machine["threads"], 0.9))  # a thread of gloo takes one core
     record["network"] = [tier | {"processor_share": share} for tier in network]
     first = chip["memory"][0] | {"capacity": machine["memory_bytes"] / ranks}
     chip["memory"][1]["host"]["shared_by"] = ranks
@@ -196,7 +196,7 @@ def described(base: System, samples: Samples, name: str) -> System:
             for key, us in samples.medians(kind="train_gemm", dtype=dtype)
         ]
         if rates:
-            chip["matrix"][dtype] = max(rates) / _REACHED
+            chip["matrix"][dtype] = _short(max(rates) / _REACHED)
         else:
             del chip["matrix"][dtype]
             chip["matmul"].pop(dtype, None)
@@ -207,7 +207,7 @@ def described(base: System, samples: Samples, name: str) -> System:
         if 4 * key["flops"] > 2 * key["bytes"] and key["bytes"] <= _CACHED
     ]
     if vector:  # where a fit begins: what norms and activations reach in caches
-        chip["vector"] = {"fp32": float(np.median(vector))}
+        chip["vector"] = {"fp32": _short(float(np.median(vector)))}
     rate, curve = _caches(samples)
     if rate is not None:
         first |= {"bandwidth": rate, "efficiency": curve, "shared_bandwidth": None}
@@ -226,7 +226,7 @@ def _caches(samples: Samples) -> tuple[float | None, dict[str, Any] | None]:
     )
     if not found:
         return None, None
-    last = found[-1][1]
+    last = _short(found[-1][1])
     # A larger copy is no faster than a smaller one: what says so is the start of the kernel.
     rates = np.maximum.accumulate([rate for _, rate in reversed(found)])[::-1].tolist()
     shares = [round(min(rate / last, 100.0), 3) for rate in rates]
@@ -243,8 +243,11 @@ def _shared(system: System, samples: Samples) -> System:
     if not alone or ranks == 1:
         return system
     ((key, us),) = alone
-    rate, together = max(key["bytes"] / us * 1e6, first["bandwidth"]), first["bandwidth"]
-    points = [(size, share * together / rate) for size, share in first["efficiency"]["points"]]
+    together = first["bandwidth"]
+    rate = max(_short(key["bytes"] / us * 1e6), together)
+    points = [
+        (size, _short(share * together / rate)) for size, share in first["efficiency"]["points"]
+    ]
     points[-1] = (points[-1][0], 1.0)
     first["efficiency"]["points"] = points
     first |= {"bandwidth": rate, "shared_bandwidth": together * ranks}
@@ -319,7 +322,9 @@ def _attention_tables(system: System, tables: Sequence[KernelTable]) -> System:
                 backward = of["direction"][at] == "bwd"
                 widths = 3 * dim + 2 * v_dim if backward else dim + v_dim
                 share = batch * heads * seq**2 * widths / (us * 1e-6) / chip.matrix[dtype]
-                rows["input_grad" if backward else "forward"].append((*sizes, min(share, 1.0)))
+                rows["input_grad" if backward else "forward"].append(
+                    (*sizes, min(_short(share), 1.0))
+                )
             every = [row[-1] for some in rows.values() for row in some]
             found[dtype] = ShapeTable(
                 sizes=("sequences", "seq_len", "heads", "kv_heads", "head_dim", "v_head_dim"),
@@ -339,17 +344,17 @@ def _with_host(system: System, samples: Samples) -> System:
         record["host"]["launch_speed"] = round(_LINEAR_S * 1e6 / linear, 3)
     for key, us in samples.medians(kind="optimizer", place="host"):
         rate = _UPDATE_BYTES * key["elements"] / us * 1e6
-        record["host"]["core_bandwidth"] = rate / samples.machine["threads"]
-    copies = {key["direction"]: key["bytes"] / us * 1e6
+        record["host"]["core_bandwidth"] = _short(rate / samples.machine["threads"])
+    copies = {key["direction"]: _short(key["bytes"] / us * 1e6)
               for key, us in samples.medians(kind="host_copy")}  # fmt: skip
     memory = record["accelerator"]["memory"]
     if {"h2d", "d2h", "both"} <= set(copies) and len(memory) > 1 and memory[1]["host"]:
         rate = memory[1]["bandwidth"] = max(memory[1]["bandwidth"], copies["h2d"], copies["d2h"])
         alone = (copies["h2d"] + copies["d2h"]) / 2
         memory[1]["host"] |= {
-            "h2d_efficiency": copies["h2d"] / rate,
-            "d2h_efficiency": copies["d2h"] / rate,
-            "duplex": float(np.clip(2 * copies["both"] / alone, 1.0, 2.0)),
+            "h2d_efficiency": _short(copies["h2d"] / rate),
+            "d2h_efficiency": _short(copies["d2h"] / rate),
+            "duplex": _short(float(np.clip(2 * copies["both"] / alone, 1.0, 2.0))),
         }
     return System.validated(record, source=system.name)
 
@@ -396,3 +401,8 @@ def _with_sources(
     sources |= {name: Source(kind="measured", text=how) for name in direct}
     record |= {"sources": sources, "measured": measured}
     return System.validated(record, source=system.name)
+
+
+def _short(value: float) -> float:
+    """Four digits: no measurement has more."""
+    return float(f"{value:.4g}")
