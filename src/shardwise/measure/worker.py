@@ -66,14 +66,18 @@ _OPTIMIZERS: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Clock:
-    """Times parts of a step: by the host on a CPU, by events of its stream on an accelerator."""
+    """Times parts of a step: by the host on a CPU, by events of its stream on an accelerator.
+
+    A process alone with one thread has its own clock, which stops while another has the core.
+    """
 
     device: torch.device
+    alone: bool = False
     spans: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def _stamp(self) -> Any:
         if self.device.type != "cuda":
-            return time.perf_counter()
+            return time.process_time() if self.alone else time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -103,7 +107,7 @@ class Trainer:
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.device = torch.device("cpu" if job.device == "cpu" else f"cuda:{rank}")
-        self.clock = Clock(self.device)
+        self.clock = Clock(self.device, alone=job.ranks * job.threads == 1)
         model = Model.load(job.model)
         torch.manual_seed(0)
         first, last = rank == 0 or job.pp == 1, rank == job.pp - 1 or job.pp == 1
