@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from machine_samples import samples_of, true_system
+from machine_samples import accelerator_samples, samples_of, true_system
 from shardwise import InputError, Stack, Strategy, System, estimate
 from shardwise.measure.samples import fitted, read_samples, tables_of
 from shardwise.validate.calibrate.predictions import predictions
@@ -24,6 +24,7 @@ def test_known_rates_are_recovered(found):
     chip = calibration.system.accelerator
     reached = chip.matrix["fp32"] * chip.matmul["fp32"].efficiency
     assert reached == pytest.approx(0.95 * 190e9, rel=0.01)
+    assert chip.matmul["fp32"].weight_grad_share == pytest.approx(0.6, rel=0.02)
     assert chip.vector["fp32"] == pytest.approx(12e9, rel=0.01)
     # Two ranks get 10 GB/s each, one alone 15.
     assert chip.memory[0].bandwidth == pytest.approx(15e9, rel=0.01)
@@ -98,3 +99,29 @@ def test_a_file_of_something_else_is_refused(tmp_path, text, problem):
     path.write_text(text)
     with pytest.raises(InputError, match=problem):
         read_samples(path)
+
+
+def test_an_accelerator_keeps_its_data_sheet_and_gets_its_own_rates(tmp_path):
+    """Kernels that are slower by a quarter; the fastest kernel of attention is the best one."""
+    base = System.load("h100-sxm")
+    samples = read_samples(accelerator_samples(base, tmp_path / "x.jsonl", slower=1.25))
+    system = fitted(base, samples, "x").system
+    old, new = base.accelerator, system.accelerator
+    assert new.matrix == old.matrix
+    share = new.matmul["bf16"].efficiency / old.matmul["bf16"].efficiency
+    assert share == pytest.approx(0.8, rel=0.03)
+    assert new.matmul["fp16"] == new.matmul["bf16"]
+    assert new.matmul["fp8"] == old.matmul["fp8"]
+    width = new.attention.efficiency[128] / old.attention.efficiency[128]
+    assert width == pytest.approx(0.8, rel=0.03)
+    assert new.attention.other_kernels["flash2"] == pytest.approx(1.3, rel=0.01)
+    assert new.attention.other_kernels["efficient"] == pytest.approx(1.6, rel=0.01)
+    # Both directions at once take 256 MiB / 33 GB/s, alone 45 GB/s in the mean.
+    host = new.memory[1]
+    assert host.bandwidth * host.host.h2d_efficiency == pytest.approx(50e9, rel=1e-3)
+    assert host.bandwidth * host.host.d2h_efficiency == pytest.approx(40e9, rel=1e-3)
+    assert host.host.duplex == pytest.approx(2 * 33 / 45, rel=1e-3)
+    assert system.host.core_bandwidth == pytest.approx(15e9, rel=1e-3)
+    assert system.host.launch_speed == pytest.approx(1.5)
+    assert set(system.measured.errors) == {"products", "attention", "copies", "launches"}
+    assert system.network == base.network

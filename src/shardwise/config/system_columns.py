@@ -31,6 +31,7 @@ _STRUCTURE = (
     "tile",
     "fill_exponent",
     "reduction_step",
+    "weight_grad_share",
     "must_be_filled",
     "slowed_by_compute",
     "processing",

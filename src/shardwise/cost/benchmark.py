@@ -16,6 +16,7 @@ from shardwise.config.accelerator import (
     BenchmarkedExperts,
     BenchmarkedMatmul,
     FusedAttention,
+    MatmulKernel,
     ProductFigures,
     Throttle,
 )
@@ -268,7 +269,7 @@ def experts_benchmark(
 def training_matmul(
     chip: Accelerator,
     dtype: str,
-    figures: ProductFigures,
+    figures: MatmulKernel,
     *,
     groups: Floats,
     m: Floats,
@@ -293,7 +294,11 @@ def training_matmul(
     moved = groups * (_SIZES[dtype] * (m + n) * k + result_bytes * m * n)
     rates = _matmul_rates(chip, dtype, figures, m)
     share = share_at(chip.memory[0].efficiency, moved)
-    rates = replace(rates, memory_rate=rates.memory_rate * share)
+    rates = replace(
+        rates,
+        memory_rate=rates.memory_rate * share,
+        weight_grad_share=figures.weight_grad_share,
+    )
     return matmul_times(m, n, k, groups, moved, rates, weight_grad=weight_grad)[2]
 
 

@@ -300,6 +300,7 @@ class _ProductRates:
                 launch_s=rate("launch", unshaped=0.0),
                 bandwidth=bandwidth,
                 fill_exponent=usual("fill_exponent"),
+                weight_grad_share=usual("weight_grad_share"),
                 reduction_step=usual("reduction_step"),
                 tilings=tuple(
                     (codes == place, kernel.tiling)

@@ -257,9 +257,6 @@ def block_times(
 _TILE = 128
 _ALIGN = 64
 _JOIN_EXPONENT = 2.3
-# The gradient of the weights reads both operands across their storage order: 5 % of the efficiency
-# (SimuMax's measured training layouts on A100 and B200, 622 products).
-WEIGHT_GRAD_EFFICIENCY = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +286,8 @@ class MatmulRates:
     """How sharply the chip fills with tiles."""
     reduction_step: Floats | float = 1
     """The reduction is computed in steps of so many elements, rounded up."""
+    weight_grad_share: Floats | float = 0.95
+    """Efficiency of gradients of weights over that of other products."""
     tilings: tuple[tuple[Bools | bool, MatmulTiles | MatmulBlocks], ...] = ()
     """Rows that count waves of tiles instead of the closed form, and the figures of their tiles."""
     shaped: Bools | bool = True
@@ -339,7 +338,7 @@ def matmul_times(
     idle = rates.fill_tiles / np.where(busy, tiles, 1.0)
     padded = np.ceil(m / _ALIGN) * np.ceil(n / _ALIGN) * _ALIGN**2
     padded = padded if rates.shaped is True else np.where(rates.shaped, padded, m * n)
-    layout = np.where(rates.shaped, WEIGHT_GRAD_EFFICIENCY, 1.0) if weight_grad else 1.0
+    layout = np.where(rates.shaped, rates.weight_grad_share, 1.0) if weight_grad else 1.0
     speed = rates.peak * rates.efficiency * layout
     if isinstance(rates.reduction_step, np.ndarray):
         k = np.ceil(k / rates.reduction_step) * rates.reduction_step

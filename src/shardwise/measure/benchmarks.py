@@ -106,7 +106,7 @@ def benchmarks(device: Device, plan: Plan) -> Iterator[Benchmark]:
     grid = _grid(plan)
     yield from _products(device, grid, grouped=not plan.quick)
     yield from _attention(device, grid, every=not plan.quick)
-    yield from _elementwise(device, grid, alone=plan.local_ranks > 1)
+    yield from _elementwise(device, grid, alone=plan.local_ranks > 1 and plan.device == "cpu")
     yield from _launches(device)
     yield from _optimizers(device, grid)
     if device.asynchronous:
@@ -372,7 +372,8 @@ class Ranks:
             found.append((1, inside, self.dist.new_group(list(range(inside)))))
             inside *= 2
         nodes = plan.ranks // plan.local_ranks
-        return found + ([(nodes, plan.local_ranks, None)] if nodes > 1 else [])
+        every = (nodes, plan.local_ranks, self.dist.group.WORLD)
+        return [*found, every] if nodes > 1 else found
 
     def close(self) -> None:
         """Leave the others."""

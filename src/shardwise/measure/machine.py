@@ -152,6 +152,8 @@ def run_ranks(plan: Plan) -> None:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(asdict(plan)), encoding="utf-8")
         more = {"OMP_NUM_THREADS": str(plan.threads), "PYTHONWARNINGS": "ignore"} | KEEP_PAGES
+        if sys.platform == "linux":  # whatever name the machine has
+            more["GLOO_SOCKET_IFNAME"] = "lo"
         more["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", "shardwise.measure.benchmarks", str(folder / "plan.json")]
         started = [

@@ -277,18 +277,24 @@ def _best_attention(
             continue
         columns = dict(table.columns)
         kernels, times = columns["kernel"], columns["latency_us"]
+        own_type = columns["dtype"] == _main_type(system)
         shape = ("dtype", "direction", "seq", "head_dim", "heads", "batch")
         keys = np.array([repr(key) for key in zip(*(columns[n] for n in shape), strict=True)])
-        totals = {name: times[kernels == name].sum() / (kernels == name).sum()
-                  for name in np.unique(kernels).tolist()}  # fmt: skip
-        common = {name for name in totals if name != "unfused"} or set(totals)
-        best = min(common, key=lambda name: totals[name])
+        times_of = {
+            name: dict(zip(keys[rows], times[rows], strict=True))
+            for name in np.unique(kernels[own_type]).tolist()
+            if (rows := (kernels == name) & own_type).any()
+        }
+        fused = [name for name in times_of if name != "unfused"] or list(times_of)
+        if not fused:
+            continue
+        all_ran = set.intersection(*(set(times_of[name]) for name in fused))
+        best = min(fused, key=lambda name: sum(times_of[name][key] for key in all_ran))
         others: dict[str, Any] = {}
-        for name in sorted(common - {best}):
-            own = dict(zip(keys[kernels == name], times[kernels == name], strict=True))
-            than = dict(zip(keys[kernels == best], times[kernels == best], strict=True))
-            ratios = [own[key] / than[key] for key in own if key in than]
-            others |= {name: round(float(np.median(ratios)), 3)} if ratios else {}
+        for name in fused:
+            ratios = [times_of[name][key] / times_of[best][key] for key in all_ran]
+            if name != best and ratios:
+                others[name] = round(float(np.median(ratios)), 3)
         columns["kernel"] = np.where(kernels == best, "best", kernels)
         keep = columns["kernel"] == "best"
         found.append(replace(table, columns=columns).take(keep))
@@ -299,6 +305,13 @@ def _best_attention(
     return found, system.model_copy(update={"accelerator": chip})
 
 
+def _main_type(system: System) -> str:
+    """The type that the closed form of attention is of: a training type of the chip."""
+    chip = system.accelerator
+    types = ("bf16", "fp16") if chip.asynchronous else ()
+    return next((dtype for dtype in types if dtype in map(str, chip.matrix)), "fp32")
+
+
 def _attention_tables(system: System, tables: Sequence[KernelTable]) -> System:
     """Shares of the peak by shape for the types that the closed form of attention does not fit.
 
@@ -306,12 +319,13 @@ def _attention_tables(system: System, tables: Sequence[KernelTable]) -> System:
     the type with the most rows, of fp32 on a processor.
     """
     chip = system.accelerator
-    main = "bf16" if chip.asynchronous and "bf16" in map(str, chip.matrix) else "fp32"
+    main = _main_type(system)
     found: dict[str, ShapeTable] = {}
     for table in tables:
         if table.kind != "train_attention":
             continue
-        for dtype in sorted(set(table.columns["dtype"].tolist()) - {main}):
+        known = set(table.columns["dtype"].tolist()) & set(map(str, chip.matrix))
+        for dtype in sorted(known - {main}):
             of = table.take(table.columns["dtype"] == dtype).columns
             rows: dict[TablePhase, Any] = {"forward": [], "input_grad": []}
             for at, us in enumerate(of["latency_us"].tolist()):

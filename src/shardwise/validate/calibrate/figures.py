@@ -55,6 +55,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "launch": (1e-8, 1e-3),
     "backward_ratio": (0.5, 10.0),
     "vector": (1e8, 1e15),
+    "weight_grad_share": (0.1, 1.2),
     "slowdown": (1e-3, 1.5),
     "after": (1e-5, 3e-2),
     "sustained": (1e-3, 1.0),
@@ -129,7 +130,8 @@ def _matmul(chip: Mapping[str, Any], name: str) -> dict[str, object] | None:
     trained = chip["matmul"].get(MATRIX_TYPES[name])
     if trained is None:
         return None
-    figures = {key: trained[key] for key in trained if key != "burst_efficiency"}
+    of_training = ("burst_efficiency", "weight_grad_share")
+    figures = {key: trained[key] for key in trained if key not in of_training}
     figures["efficiency"] = trained["burst_efficiency"] or trained["efficiency"]
     cast = {} if name == "bf16" else {"cast_bytes": 4.0, "launch": 6e-6}
     return figures | cast | {"throttle": _THROTTLE}
@@ -225,8 +227,11 @@ def _training_matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
         if rows.any():
             at: FigurePath = ("accelerator", "matmul", str(name))
             closed = tuple(one for one in _CLOSED if one != "fill_exponent")
-            free = tuple(_of_products(figures, at, closed))
-            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+            layouts = set(table.columns["layout"][rows].tolist())
+            both = "NT" in layouts and len(layouts) > 1
+            free = _of_products(figures, at, closed)
+            free += _frees(figures, at, ("weight_grad_share",) if both else ())
+            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
 
 
 def _training_attention(system: System, table: KernelTable) -> Iterator[Fittable]:
