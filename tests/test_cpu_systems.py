@@ -45,6 +45,16 @@ def test_a_host_of_twice_the_speed_halves_the_time_of_launches():
     assert fast == pytest.approx(one / 2)
 
 
+def test_updates_have_a_rate_of_their_own():
+    """In place they move 1.4 times the bandwidth in place of 0.7 of it: in half the time."""
+    row = ROW | {"gpus": 1}
+    usual, own = (
+        estimate("megatron-126m", system, row).time_s["optimizer"]
+        for system in (CPU, changed(accelerator__update_efficiency=1.4))
+    )
+    assert own == pytest.approx(usual / 2)
+
+
 def rates(system: System, ranks: int) -> KernelRates:
     """Rates of kernels while so many ranks run."""
     model, row = Model.load("megatron-126m"), ROW | {"gpus": ranks, "stack": "pytorch-cpu"}

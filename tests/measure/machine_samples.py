@@ -62,6 +62,8 @@ def samples_of(system: System, path: Path, *, noise: tuple[float, ...] = (1.0,))
     lines.append(json.dumps({"kind": "launch", "call": "linear", "us": 27.0, "round": 0}))
     alone = {"kind": "alone", "kernel": "copy", "bytes": 2**29, "flops": 0}
     lines.append(json.dumps(alone | {"us": 2**29 / 15e9 * 1e6, "round": 0}))
+    update = {"kind": "optimizer", "place": "device", "elements": 10**6, "round": 0}
+    lines.append(json.dumps(update | {"us": 28 * 10**6 / 16e9 * 1e6}))
     refused = {"kind": "train_attention", "kernel": "x", "refused": "no", "round": 0}
     lines.append(json.dumps(refused))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

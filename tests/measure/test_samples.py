@@ -29,6 +29,7 @@ def test_known_rates_are_recovered(found):
     # Two ranks get 10 GB/s each, one alone 15.
     assert chip.memory[0].bandwidth == pytest.approx(15e9, rel=0.01)
     assert chip.memory[0].shared_bandwidth == pytest.approx(20e9, rel=0.01)
+    assert chip.update_efficiency == pytest.approx(1.6, rel=0.01)  # of 16 GB/s while both run
     by_prefix = {fit.prefix: fit.after.mean for fit in calibration.fits}
     assert by_prefix["accelerator.matmul.fp32"] < 0.01
     assert by_prefix["accelerator.memory_bound"] < 0.01

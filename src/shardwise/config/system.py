@@ -224,6 +224,10 @@ class Accelerator(ConfigBase):
     memory_bound_class: Mapping[MemoryClass, MemoryKernel] = Field(default_factory=dict)
     """Classes of element-wise kernels with figures of their own: those that copy tokens in the
     order of experts and back, forward and backward, and those of the loss."""
+    update_efficiency: RateShare | None = None
+    """Share of the bandwidth that updates of weights reach; None: that of element-wise kernels.
+    They write in place. Other kernels on a CPU also read the memory that they write to, which their
+    bytes do not count: of a bandwidth of copies this may exceed 1."""
     benchmark: Benchmarked | None = None
     """Figures of kernels alone, as micro-benchmarks time them; estimates do not use them."""
     speed: Factor = 1.0

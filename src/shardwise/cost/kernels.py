@@ -442,8 +442,11 @@ class KernelRates:
 
     @property
     def memory_rate(self) -> Floats:
-        """Rate at which element-wise kernels get through many bytes [byte/s]."""
-        return self.element_rate * self.memory_share(np.full_like(self.element_rate, np.inf))
+        """Rate at which updates of weights get through many bytes [byte/s]."""
+        own, rate = self.chip.update_efficiency, self.element_rate
+        if own is not None:
+            rate = rate * self.traffic_factor * (own / self.chip.memory_bound.efficiency)
+        return rate * self.memory_share(np.full_like(self.element_rate, np.inf))
 
     def times(self, kernel: Kernel) -> tuple[Floats, Floats, Floats]:
         """Return compute, memory and total time of a kernel [s].

@@ -11,4 +11,5 @@ ADDS = Additions(
             home="measure.training_cli:command",
         ),
     },
+    functions={"measured_machine": "measure.machine:measured_machine"},
 )

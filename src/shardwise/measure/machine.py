@@ -18,12 +18,10 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.measure.benchmarks import Plan, measure
 from shardwise.measure.device import DEVICES, Device
+from shardwise.measure.job import KEEP_PAGES
 from shardwise.measure.samples import Samples, fitted, read_samples
 from shardwise.validate.calibrate.fit import Calibration
 
-KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(2**36), "MALLOC_MMAP_MAX_": "0"}
-"""Lets the C library of Linux keep freed memory, as jemalloc and tcmalloc do: otherwise each step
-maps the pages of its activations anew, at a tenth of the rate of the memory."""
 _ENDING = ".samples.jsonl"
 _QUICK_ROUNDS, _ROUNDS = 3, 9
 _QUICK_MINUTES, _MINUTES = 1.25, 5.0

@@ -356,6 +356,12 @@ def _with_host(system: System, samples: Samples) -> System:
     linear = samples.median(kind="launch", call="linear")
     if linear is not None:
         record["host"]["launch_speed"] = round(_LINEAR_S * 1e6 / linear, 3)
+    chip = record["accelerator"]
+    for key, us in samples.medians(kind="optimizer", place="device"):
+        first, ranks = chip["memory"][0], samples.machine["local_ranks"]
+        together = min(first["bandwidth"], (first["shared_bandwidth"] or np.inf) / ranks)
+        rate = _UPDATE_BYTES * key["elements"] / us * 1e6
+        chip["update_efficiency"] = _short(rate / together)
     for key, us in samples.medians(kind="optimizer", place="host"):
         rate = _UPDATE_BYTES * key["elements"] / us * 1e6
         record["host"]["core_bandwidth"] = _short(rate / samples.machine["threads"])
@@ -406,6 +412,8 @@ def _with_sources(
         direct += ["host.launch_speed"]
     if samples.medians(kind="host_copy"):
         direct += ["accelerator.memory.1.bandwidth", "accelerator.memory.1.host"]
+    if samples.medians(kind="optimizer", place="device"):
+        direct += ["accelerator.update_efficiency"]
     if samples.medians(kind="optimizer", place="host"):
         direct += ["host.core_bandwidth"]
     if machine["device"] == "cpu":

@@ -219,9 +219,9 @@ def planned(
         raise InputError.at("measure", "needs the extra torch: pip install 'shardwise[torch]'")
     prediction = estimate(model, system, chosen)
     full = chosen.resolved(model, system)
-    share = max(1, (_cores()) // full.gpus)
+    share = max(1, _cores() // (full.gpus or 1))
     if used == "cpu":
-        share = min(share, system.accelerator.multiprocessors)
+        share = min(share, system.accelerator.multiprocessors or share)
     job = job_of(model, full, prediction, device=used, steps=steps, threads=threads or share)
     return Planned(model=model, system=system, strategy=chosen, prediction=prediction, job=job)
 

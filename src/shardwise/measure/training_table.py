@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from shardwise.measure.training import Trained
+from shardwise.measure.training import REST, Trained
 from shardwise.report.console import percent, plain_table, seconds, show, signed
 from shardwise.report.tables.strategy_line import in_brief, interval_words
 from shardwise.units import readable
@@ -15,7 +15,8 @@ def print_trained(found: Trained) -> None:
     head.append(f"\n{in_brief(predicted.strategy)}\n", "none")
     table = plain_table("part", "measured", "predicted", "error")
     for part in found.parts:
-        table.add_row(part.name, seconds(part.measured_s), seconds(part.predicted_s), "")
+        error = "" if part.name == REST else signed(part.predicted_s / part.measured_s - 1)
+        table.add_row(part.name, seconds(part.measured_s), seconds(part.predicted_s), error)
     step = (seconds(found.step_time_s), seconds(predicted.step_time_s), signed(found.error))
     table.add_row("step", *step, style="bold")
     show(head, table)

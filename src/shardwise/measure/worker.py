@@ -66,14 +66,18 @@ _OPTIMIZERS: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Clock:
-    """Times parts of a step: by the host on a CPU, by events of its stream on an accelerator."""
+    """Times parts of a step: by the host on a CPU, by events of its stream on an accelerator.
+
+    A process alone with one thread has its own clock, which stops while another has the core.
+    """
 
     device: torch.device
+    alone: bool = False
     spans: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def _stamp(self) -> Any:
         if self.device.type != "cuda":
-            return time.perf_counter()
+            return time.process_time() if self.alone else time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -103,7 +107,7 @@ class Trainer:
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.device = torch.device("cpu" if job.device == "cpu" else f"cuda:{rank}")
-        self.clock = Clock(self.device)
+        self.clock = Clock(self.device, alone=job.ranks * job.threads == 1)
         model = Model.load(job.model)
         torch.manual_seed(0)
         first, last = rank == 0 or job.pp == 1, rank == job.pp - 1 or job.pp == 1
@@ -209,9 +213,17 @@ class Trainer:
                             loss.backward()
                     losses.append(loss.detach())
             with self.clock.part("optimizer"):
+                self._clip()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         return sum(map(float, losses)) / (len(losses) if self.schedule and losses else 1)
+
+    def _clip(self) -> None:
+        """Compute the norm of the gradients and scale them, as trainers do, here by 1."""
+        for group in self.optimizer.param_groups:
+            norm = nn.utils.get_total_norm([one.grad for one in group["params"]])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            nn.utils.clip_grads_with_norm_(group["params"], torch.inf, norm)
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients of replicas with the last micro-batch alone, where they are whole."""
