@@ -93,7 +93,7 @@ def facts(found: Estimate) -> list[tuple[str, str, str]]:
         (
             "Cost",
             "-" if dollars is None else f"${dollars:,.0f}",
-            "price of the system is not known" if dollars is None else "per billion tokens",
+            found.cost.price_line if dollars is None else f"per billion tokens; {found.cost.price}",
         ),
     ]
 
