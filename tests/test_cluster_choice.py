@@ -214,9 +214,9 @@ def test_what_does_not_fit_into_memory_says_so():
 
 def test_systems_without_a_price_have_days_only():
     """They may be the fastest, not the cheapest, and are refused by name with a budget."""
-    words = {"systems": ["h100-sxm", "mi300x", "b300-sxm"], "gpus": 64, "gbs": 256}
+    words = {"systems": ["h100-sxm", "mi355x", "b300-sxm"], "gpus": 64, "gbs": 256}
     found = choice(**words)
-    assert found.unpriced == ("mi300x", "b300-sxm")
+    assert found.unpriced == ("mi355x", "b300-sxm")
     assert [one.usd is None for one in found.options] == [False, True, True]
     assert found.options[found.cheapest].system == "h100-sxm"
     assert found.options[found.fastest].system == "b300-sxm"
@@ -224,11 +224,11 @@ def test_systems_without_a_price_have_days_only():
     with pytest.raises(InputError) as refused:
         choice(**words, budget="1M")
     named = [fault.field for fault in refused.value.faults]
-    assert named == ["mi300x", "b300-sxm"]
+    assert named == ["mi355x", "b300-sxm"]
     assert "has no price, which a budget needs" in str(refused.value)
-    with pytest.raises(InputError, match="mi300x: has no price"):
+    with pytest.raises(InputError, match="mi355x: has no price"):
         found.within(budget="1M")
-    priced = choice(**words, budget="1M", prices={"mi300x": 1.0, "b300-sxm": 5.0})
+    priced = choice(**words, budget="1M", prices={"mi355x": 1.0, "b300-sxm": 5.0})
     assert priced.unpriced == ()
     assert priced.options[1].usd == pytest.approx(priced.options[1].days * 24 * 64)
 
@@ -367,7 +367,7 @@ def test_the_chart_has_every_option_the_front_and_the_limits(every):
 def test_a_chart_needs_a_price():
     """Money is one of its axes."""
     pytest.importorskip("plotly")
-    found = choice(systems=["mi300x"], gpus=64, gbs=256)
+    found = choice(systems=["mi355x"], gpus=64, gbs=256)
     with pytest.raises(InputError, match="has not an option with days and a price"):
         cluster_front(found)
 
@@ -432,16 +432,16 @@ def test_nothing_in_time_is_exit_code_1_with_the_nearest(shardwise):
 
 def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
     """And give one to a system without."""
-    words = [word if word != "h100-sxm,a100-80gb-sxm" else "h100-sxm,mi300x" for word in WORDS]
+    words = [word if word != "h100-sxm,a100-80gb-sxm" else "h100-sxm,mi355x" for word in WORDS]
     code, out, err = shardwise(*words, "--budget", "5M")
     assert code == 2
-    assert err.startswith("error: --systems: mi300x: has no price, which a budget needs")
-    code, out, _ = shardwise(*words, "--budget", "5M", "--price", "mi300x=0.5,h100-sxm=9", "--json")
+    assert err.startswith("error: --systems: mi355x: has no price, which a budget needs")
+    code, out, _ = shardwise(*words, "--budget", "5M", "--price", "mi355x=0.5,h100-sxm=9", "--json")
     record = json.loads(out)
     assert code == 0
-    assert record["options"][record["cheapest"]]["system"] == "mi300x"
+    assert record["options"][record["cheapest"]]["system"] == "mi355x"
     code, out, _ = shardwise(*words)
-    assert "no price, so days only: mi300x; set it with --price NAME=USD" in out
+    assert "no price, so days only: mi355x; set it with --price NAME=USD" in out
 
 
 @each_row(

@@ -217,3 +217,15 @@ def test_the_network_is_drawn_with_every_rank(tmp_path: Path) -> None:
     assert len(ids) == 1 + 2 + 64 + 512
     assert parents[ids.index("rank 300")] == "0 296"
     assert parents[ids.index("0 296")] == "1 256"
+
+
+def test_editors_accept_files_of_clusters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON Schema knows fabric, pools in place of a base, and added items of a base."""
+    jsonschema = pytest.importorskip("jsonschema")
+    assert run(["schema", "system"]) == 0
+    accepts = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out)).is_valid
+    core = {"network+": [{"name": "core", "like": "fabric"}]}
+    assert accepts({"name": "mine", "base": "h100-sxm", "fabric": LEAVES, **core})
+    assert accepts({"name": "mine", "pools": [{"system": "h100-sxm", "servers": 2}]})
+    assert not accepts({"name": "mine", **core})
+    assert not accepts({"name": "mine", "base": "h100-sxm", "pool": []})

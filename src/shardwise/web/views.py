@@ -140,7 +140,7 @@ def facts(found: Estimate, system: System | None = None) -> list[tuple[str, str,
         (
             "Cost",
             "-" if dollars is None else f"${dollars:,.0f}",
-            "price of the system is not known" if dollars is None else f"per billion tokens{rate}",
+            found.cost.price_line if dollars is None else f"per billion tokens; {found.cost.price}",
         ),
         *_run_facts(found.whole_run),
     ]

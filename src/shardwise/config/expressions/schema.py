@@ -64,6 +64,7 @@ def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
         PARAMETERS: {},
     }
     named = [word for word in ("name",) if word in full["properties"]]
+    instead = [word for word in (BASE, "pools") if word in {**full["properties"], BASE: {}}]
     return {
         **{key: full[key] for key in ("title", "description", "type") if key in full},
         "properties": {
@@ -72,7 +73,7 @@ def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
         },
         "patternProperties": {r"\+$": {"type": ["array", "object"]}},
         "additionalProperties": False,
-        "anyOf": [{"$ref": "#/$defs/Whole"}, {"required": [*named, BASE]}],
+        "anyOf": [{"$ref": "#/$defs/Whole"}, *({"required": [*named, one]} for one in instead)],
         "$defs": {**definitions, "Formula": _FORMULA, "Figure": _FIGURE, "Whole": strict},
     }
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardwise.parallel.process_groups import Peers
-from shardwise.report.charts.common import MEMORY_COLORS, Figure, plotly, styled, write
+from shardwise.report.charts.common import GREY, MEMORY_COLORS, PAPER, Figure, plotly, styled, write
 
 _MOST_BOXES = 2048
 """More boxes than this are too small to see: inner tiers are drawn for the first domain alone."""
@@ -20,8 +20,14 @@ def network_boxes(peers: Peers) -> Figure:
     The box of a rank names its coordinates. Where there are too many boxes, only the first domain
     of a tier is divided further.
     """
-    ranks = len(peers)
-    ids, parents, labels, values, colors = ["all"], [""], [f"{ranks:,} GPUs"], [ranks], ["white"]
+    ranks, outermost = len(peers), peers.network[-1].name
+    ids, parents, labels, values, colors = (
+        ["all"],
+        [""],
+        [f"{outermost}: {ranks:,} GPUs"],
+        [ranks],
+        [GREY],
+    )
     palette = list(MEMORY_COLORS.values())
     sizes = [tier.domain for tier in peers.network if tier.domains > 1]
     tiers = [tier for tier in peers.network if tier.domains > 1]
@@ -49,7 +55,7 @@ def network_boxes(peers: Peers) -> Figure:
             labels=labels,
             values=values,
             branchvalues="total",
-            marker={"colors": colors},
+            marker={"colors": colors, "line": {"color": PAPER, "width": 1}},
             tiling={"orientation": "v"},
             hovertemplate="%{label}<extra></extra>",
         )

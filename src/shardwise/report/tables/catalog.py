@@ -164,14 +164,17 @@ MODEL_HEADS = (
 )
 SYSTEM_HEADS = (
     *("system", "bf16 TFLOP/s", "fp16 TFLOP/s", "fp8 TFLOP/s", "memory GiB", "memory GB/s"),
-    *("domain", "inside GB/s", "beyond GB/s", "power W", "$/GPU h"),
+    *("domain", "inside GB/s", "beyond GB/s", "power W", "$/GPU h", "priced"),
 )
 STACK_HEADS = ("stack", "what it is", "release", "runs", "default of", "attention", "gradients")
 SYSTEM_NOTES = (
     "domain: accelerators of the innermost network;",
-    "inside, beyond: bandwidth per accelerator inside its domain, and to other domains",
+    "inside, beyond: bandwidth per accelerator inside its domain, and to other domains;",
+    "$/GPU h: rent, as of the day in priced; without one: set --price or a price book",
 )
-_NOT_NEEDED = ("fp16 TFLOP/s", "power W", "domain", "fp8 TFLOP/s", "$/GPU h", "beyond GB/s")
+_NOT_NEEDED = (
+    *("fp16 TFLOP/s", "power W", "priced", "domain", "fp8 TFLOP/s", "$/GPU h", "beyond GB/s"),
+)
 STACK_NOTES = (
     "runs: measured runs of grades A and B that are predicted with the stack; 1 source: all are",
     "one source's, from whose servers its figures cannot be separated;",
@@ -281,6 +284,7 @@ def system_row(system: System) -> Iterator[str]:
     yield _digits(system.tier_bandwidth(beyond) / _GIGA, 3) if beyond else "-"
     yield f"{power:,.0f}" if power else "-"
     yield f"{price.usd_per_accelerator_hour:.2f}" if price else "-"
+    yield price.as_of.isoformat() if price else "-"
 
 
 def print_stacks(stacks: Sequence[Stack]) -> None:
