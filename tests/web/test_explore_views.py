@@ -211,7 +211,7 @@ def test_plans_of_a_search_load_into_the_page():
     assert times == sorted(times, reverse=True)
     for (tp, pp), fields in view["cells"]:
         assert (fields.get("tp", "1"), fields.get("pp", "1")) == (tp, pp)
-    assert set(view["charts"]) == {"memory", "time", "front", "map", "candidates"}
+    assert {"best-memory", "best-time", "front", "by-tp-pp", "candidates"} == set(view["charts"])
     tied = [row["plan"].endswith(" =") for row in view["rows"]]
     near = [abs(p.step_time_s / found.rows[0].step_time_s - 1) for p in found.rows]
     assert tied == [one < found.alike.within for one in near]

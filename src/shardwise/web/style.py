@@ -105,7 +105,7 @@ body.body--dark { --q-primary: #79b8ff !important; }
   .sw-printed dd { margin-bottom: 4px; }
   .sw-summary { display: block; position: fixed; left: 0; right: 0; bottom: 0; z-index: 2000;
     background: #0b3d5c; color: white !important; padding: 8px 12px; font-size: 14px;
-    font-weight: 600; text-decoration: none; }
+    font-weight: 600; text-decoration: none; opacity: 1 !important; }
   .sw-grid { padding-bottom: 56px; }
   .sw-header { flex-wrap: nowrap; gap: 2px; padding: 4px 8px; overflow-x: auto; }
 }

@@ -209,7 +209,7 @@ class SearchTab:
             for one in (self._scope, self._objective):
                 one.props("dense outlined").classes("w-48")
         self._job = JobBar("Search", explorer.jobs, self._start)
-        clicked = {"front": self._clicked_point, "map": self._clicked_cell}
+        clicked = {"front": self._clicked_point, "by-tp-pp": self._clicked_cell}
         self._answer = Answer(explorer.load, clicked)
         with self._answer.below:
             self._table = _table([], "plans", "rank", self._load_row)
@@ -256,7 +256,7 @@ class SearchTab:
 
     def _clicked_cell(self, point: Mapping[str, Any]) -> None:
         """Load the best plan of a cell of the map."""
-        layout = self._view["charts"]["map"]["layout"]
+        layout = self._view["charts"]["by-tp-pp"]["layout"]
         here = [_label(layout["yaxis"], point.get("y")), _label(layout["xaxis"], point.get("x"))]
         for values, fields in self._view["cells"]:
             if values == here:

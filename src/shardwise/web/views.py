@@ -209,13 +209,7 @@ def search_view(
         )
         answer, offers = _advice(found, model, system)
         front = sorted(found.pareto or (), key=FRONT_AXES["memory"].value)
-        drawn = {} if not found.rows else {"memory": own.best_memory(found)}
-        drawn |= {"time": own.best_time(found)} if found.rows else {}
-        if found.pareto:
-            drawn["front"] = own.front(found)
-        if len(found.cells) > 1:
-            drawn["map"] = own.heat_map(found)
-        drawn |= {"candidates": own.rejections(found)} if found.candidates else {}
+    drawn = own.charts(found)
     listed = printed_blocks(lambda: show(tables.best_table(found))) if found.rows else []
     best = next((one for one in listed if isinstance(one, DataTable)), None)
     tied = tables.tied(found)
@@ -245,13 +239,12 @@ def search_view(
 
 def _advice(found: SearchResult, model: Model, system: System) -> tuple[str, list[View]]:
     """What a search recommends and plans to load; without a plan the nearest and the smallest."""
-    from shardwise.planning.ways import ways_to_fit  # noqa: PLC0415 - slow to import
+    from shardwise.planning.ways import change_of_search  # noqa: PLC0415 - slow to import
     from shardwise.report.tables.advice import recommendation_items  # noqa: PLC0415
     from shardwise.report.tables.estimate import print_change  # noqa: PLC0415
     from shardwise.report.tables.search import closing  # noqa: PLC0415
 
-    plans: list[tuple[str, Mapping[str, Any]]] = []
-    shown: list[Callable[[], None] | Block] = []
+    plans, shown = list[tuple[str, Mapping[str, Any]]](), list[Callable[[], None] | Block]()
     if (advice := found.recommendation) is not None:
         shown.append(Facts(items=recommendation_items(advice)))
         plans.append(("Load the recommended plan", advice.plan.strategy))
@@ -262,11 +255,8 @@ def _advice(found: SearchResult, model: Model, system: System) -> tuple[str, lis
     if not found.rows and found.nearest is not None:
         nearest = found.nearest.strategy
         plans.append(("Load the nearest plan, which may not fit", nearest))
-        change = None
-        if nearest["training"]:
-            is_free = "stack" not in found.space
-            own = Strategy.validated(nearest)
-            change = ways_to_fit(model, system, own, any_stack=is_free)
+        any_stack = "stack" not in found.space
+        change = change_of_search(model, system, found, any_stack=any_stack)
         if change is not None:
             shown.append(partial(print_change, change, ""))
             plans.append(("Load the nearest plan with the change", change.strategy))
