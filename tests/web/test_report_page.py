@@ -163,7 +163,7 @@ def test_charts_are_named_and_described(pages, name):
     elements = Elements(page)
     boxes = [div["data-chart"] for div in elements.named("div") if "data-chart" in div]
     assert boxes == list(charts_of(page))
-    described = [div for div in elements.named("div") if div.get("role") == "img"]
+    described = [div for div in elements.named("div") if div.get("role") == "group"]
     assert len(described) == len(boxes)
     assert all(div["aria-label"].startswith("Chart: ") and "tabindex" in div for div in described)
     headings = [text for tag, text in elements.headings if tag == "h3"]

@@ -336,9 +336,10 @@ def diagnose_view(question: Mapping[str, Any]) -> View:
 
     with files.catalog_only():
         model, system, _ = inputs_of({**question, "strategy": {}})
-        launch = _launch_of(*question["launch"], model)
+        name, text = question["launch"]
+        launch = _launch_of(name, text, model)
         if launch is None:
-            raise InputError.at(question["launch"][0] or "launch file", "is no launch file")
+            raise InputError.at(name or "launch file", "is no launch file")
         name, text = question["log"]
         log = log_of_text(text, name or "pasted log")
         own = {"gpus": question["gpus"]} if question["gpus"] else {}

@@ -241,11 +241,12 @@ def _chart(chart: Chart, heading: str) -> str:
     """The box of a chart, with its title, and its content in words for screen readers."""
     meta = chart.figure.layout.meta
     name, kind = _text(chart.name), " abreast" if chart.abreast else ""
+    words = _text(described(chart.figure))
     return (
         f'<figure class="chart{kind}"><figcaption><{heading} id="title-{name}">'
         f"{_text(meta['title'])}</{heading}><p>{_text(meta['subtitle'])}</p></figcaption>"
-        f'<div class="scroll" tabindex="0" role="img" aria-label="{_text(described(chart.figure))}"'
-        f'><div class="plot" id="{name}" data-chart="{name}"></div></div></figure>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{words}">'
+        f'<div class="plot" id="{name}" data-chart="{name}"></div></div></figure>'
     )
 
 
