@@ -234,6 +234,16 @@ def test_a_search_without_an_answer_offers_the_nearest_and_the_smallest():
     assert int(fields["gpus"]) == int(gpus) > 1
 
 
+def test_a_search_for_fine_tuning_tries_offload():
+    """Two consumer GPUs hold a 70B model in 4 bits with offload; groups without layouts are fine."""
+    work = {"gpus": "2", "global_batch_size": "16", "seq_len": "2048", "finetune": "qlora"}
+    asked = {"model": "llama3-70b", "system": "rtx-4090", "dark": False, "space": work}
+    view = views.search_view(asked | {"objective": None, "axes": ("tp", "pp")})
+    found = estimate("llama3-70b", "rtx-4090", view["offers"][0]["strategy"])
+    assert found.verdict == "fits"
+    assert found.strategy["base_weights"] == "nf4"
+
+
 @pytest.mark.parametrize("searched", [False, True])
 def test_a_sweep_has_a_point_for_each_value(searched):
     """With this strategy, or the best one at every value."""
