@@ -235,7 +235,7 @@ def test_a_search_without_an_answer_offers_the_nearest_and_the_smallest():
 
 
 def test_a_search_for_fine_tuning_tries_offload():
-    """Two consumer GPUs hold a 70B model in 4 bits with offload; groups without layouts are fine."""
+    """Two consumer GPUs hold a 70B model in 4 bits with offload; no group has to be legal."""
     work = {"gpus": "2", "global_batch_size": "16", "seq_len": "2048", "finetune": "qlora"}
     asked = {"model": "llama3-70b", "system": "rtx-4090", "dark": False, "space": work}
     view = views.search_view(asked | {"objective": None, "axes": ("tp", "pp")})

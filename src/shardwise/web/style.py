@@ -83,6 +83,8 @@ STYLE = """
 .sw-export { width: 900px; max-width: 96vw; }
 .sw-code { max-height: 50vh; overflow: auto; }
 .sw-scroll { overflow-x: auto; width: 100%; }
+.q-btn:focus-visible { box-shadow: 0 0 0 3px #1f6feb; }
+.sw-header .q-btn:focus-visible { box-shadow: 0 0 0 3px white; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
 body.body--light { --q-primary: #0b5cad !important; }
 body.body--dark { --q-primary: #79b8ff !important; }

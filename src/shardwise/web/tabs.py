@@ -122,14 +122,16 @@ class EstimateTab:
         if opened and not view["faults"]:
             view |= {"charts": None, "tables": None}  # the last ones, until there are new ones
         self.show(view)
-        if opened and not view["faults"]:
-            await asyncio.sleep(_QUIET_S)
-            more = await explorer.ask(views.estimate_view, question, opened, explorer.is_dark)
-            self.show(more)
+        near: View = {}
         if view["faults"] or not view["fits"]:
             await asyncio.sleep(_QUIET_S)
             near = await explorer.ask(views.nearest_view, question)
             self._offer_nearest(near, view["faults"])
+        if opened and not view["faults"]:
+            await asyncio.sleep(_QUIET_S)
+            self.show(await explorer.ask(views.estimate_view, question, opened, explorer.is_dark))
+            if near:
+                self._offer_nearest(near, [])
 
     def _offer_nearest(self, near: View, faults: list[str]) -> None:
         """Offer the nearest plan that is legal and fits, or say why there is none."""
