@@ -298,6 +298,12 @@ def test_whiskers_are_the_intervals_of_the_plans(found):
     for place, one in enumerate(found.rows):
         assert mark.x[place] + mark.error_x.array[place] == pytest.approx(one.interval.high_s)
         assert mark.x[place] - mark.error_x.arrayminus[place] == pytest.approx(one.interval.low_s)
+    (mark,) = (each for each in best_memory(found).data if each.type == "scatter")
+    for place, one in enumerate(found.rows):
+        ends = mark.x[place] - mark.error_x.arrayminus[place], one.memory_interval.reserved_low
+        assert ends[0] == pytest.approx(ends[1] / GIB)
+        high = mark.x[place] + mark.error_x.array[place]
+        assert high == pytest.approx(one.memory_interval.reserved_high / GIB)
     (points,) = front(found).data
     for place, one in enumerate(sorted(found.pareto, key=lambda p: p.memory_reserved_bytes)):
         assert points.y[place] + points.error_y.array[place] == pytest.approx(one.interval_high_s)

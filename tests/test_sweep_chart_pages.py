@@ -257,6 +257,21 @@ def test_charts_are_those_of_what_was_varied(scaled, ranked, answered):
     assert list(charts(held)) == ["optima"]
 
 
+def test_time_against_price_counts_what_hardware_costs():
+    """Without a price that differs, faster hardware would be cheaper: there is no such chart."""
+    rates = (axis("nvlink.bandwidth", [1, 2, 3]), [1, 2, 3])
+
+    def at(per_hour):
+        # $ per billion tokens of a second, for 8 GPUs and 100,000 tokens a step
+        return lambda _, rate: plan(1 / rate, usd=per_hour(rate) * 8 * (1 / rate) / 100_000)
+
+    assert "front-cost" not in charts(swept([rates], at(lambda _: 2.0)))
+    assert "front-cost" in charts(swept([rates], at(lambda rate: 2.0 + rate)))
+    prices = (axis("price", [1, 2, 3]), [1, 2, 3])
+    paid = swept([prices], lambda _, usd: plan(1, usd=float(usd)))
+    assert "front-cost" in charts(paid)
+
+
 def test_two_figures_of_the_system_make_a_map_and_a_plane():
     """One for each system; over fields of the strategy there are no slopes."""
     sizes = (axis("hbm.capacity", [1, 2, 3], unit="bytes"), [GIB, 2 * GIB, 3 * GIB])

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from shardwise import Model, estimate
+from shardwise.launchers.registry import LAUNCHERS, launcher_of_stack
 from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
 
@@ -219,10 +220,47 @@ def test_a_plan_is_exported(page, address):
     see(step_time(page), expected(zero=3))
     page.get_by_role("button", name="Export to a launcher").click()
     page.locator(".sw-code").first.wait_for()
+    own = launcher_of_stack(estimate("llama3-8b", "h100-sxm", RUN | {"zero": 3}).software.stack)
+    title = next(one.title for one in LAUNCHERS if one.name == own)
+    assert page.get_by_label("launcher", exact=True).input_value().startswith(title)
+
+
+def test_changes_are_undone_by_keyboard(page, address):
+    """Undo and redo; a figure of the model; the verdict is read out."""
+    page.goto(address + "?" + QUERY)
+    see(step_time(page), expected(tp=2))
+    number(page, "tp").fill("4")
+    see(step_time(page), expected(tp=4))
+    page.get_by_role("button", name="Undo the last change").press("Enter")
+    see(step_time(page), expected(tp=2))
+    page.get_by_role("button", name="Redo").press("Enter")
+    see(step_time(page), expected(tp=4))
+    page.get_by_text("Figures of the model").focus()
+    page.get_by_text("Figures of the model").click()
+    page.get_by_label("hidden", exact=True).fill("8192")
+    model = Model.load(State(model=Named(name="llama3-8b"), shape={"hidden": "8192"}).model_value())
+    see(step_time(page), seconds(estimate(model, "h100-sxm", RUN | {"tp": 4}).step_time_s))
+    playwright.expect(page.get_by_role("status").first).to_contain_text("fits")
+
+
+def test_every_tab_is_accessible(page, address):
+    """No violation of WCAG 2.1 AA that axe-core finds, and no tab that only a mouse reaches."""
+    axe = pytest.importorskip("axe_playwright_python.base").AXE_SCRIPT
+    tabs = page.get_by_role("tab")
+    page.goto(address + "?" + QUERY + "&tokens=1T")
+    see(step_time(page), expected(tp=2))
+    found = []
+    for number_ in range(tabs.count()):
+        tabs.nth(number_).press("Enter")
+        page.wait_for_timeout(500)  # until tabs have moved: axe measures colors between two
+        page.evaluate(axe)
+        run = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
+        found += [(one["id"], one["nodes"][0]["html"]) for one in page.evaluate(run)["violations"]]
+    assert found == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("width", [400, 1024, 1600])
 def test_the_page_fits_its_width(browser, address, scheme, width):
     """No horizontal scrolling, in both themes; inputs have labels."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -211,7 +211,7 @@ def test_plans_of_a_search_load_into_the_page():
     assert times == sorted(times, reverse=True)
     for (tp, pp), fields in view["cells"]:
         assert (fields.get("tp", "1"), fields.get("pp", "1")) == (tp, pp)
-    assert set(view["charts"]) == {"memory", "time", "front", "map", "candidates"}
+    assert {"best-memory", "best-time", "front", "by-tp-pp", "candidates"} == set(view["charts"])
     tied = [row["plan"].endswith(" =") for row in view["rows"]]
     near = [abs(p.step_time_s / found.rows[0].step_time_s - 1) for p in found.rows]
     assert tied == [one < found.alike.within for one in near]
@@ -232,6 +232,16 @@ def test_a_search_without_an_answer_offers_the_nearest_and_the_smallest():
     fields = labels[f"Load a plan on {gpus} GPUs"]
     assert estimate("llama3-70b", "h100-sxm", fields).fits
     assert int(fields["gpus"]) == int(gpus) > 1
+
+
+def test_a_search_for_fine_tuning_tries_offload():
+    """Two consumer GPUs hold a 70B model in 4 bits with offload; no group has to be legal."""
+    work = {"gpus": "2", "global_batch_size": "16", "seq_len": "2048", "finetune": "qlora"}
+    asked = {"model": "llama3-70b", "system": "rtx-4090", "dark": False, "space": work}
+    view = views.search_view(asked | {"objective": None, "axes": ("tp", "pp")})
+    found = estimate("llama3-70b", "rtx-4090", view["offers"][0]["strategy"])
+    assert found.verdict == "fits"
+    assert found.strategy["base_weights"] == "nf4"
 
 
 @pytest.mark.parametrize("searched", [False, True])

@@ -134,12 +134,27 @@ def test_a_report_is_small_and_needs_nothing_else(pages, name):
         outside = re.sub(rf'id="packed-{packed_part}">[^<]*<', "", outside)
     elements = Elements(page)
     for _, attributes in elements.found:
-        assert not {"src", "href", "srcset"} & attributes.keys()
+        assert not {"src", "srcset"} & attributes.keys()
+        assert attributes.get("href", "#").startswith("#")
     assert "@import" not in outside
     assert "url(" not in outside
     (policy,) = (m["content"] for m in elements.named("meta") if "http-equiv" in m)
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
+
+
+def test_contents_lead_to_all_sections_and_charts(pages, name):
+    """Each link has its target, in the order of the page."""
+    elements = Elements(pages[name][0])
+    targets = [one["href"].removeprefix("#") for one in elements.named("a")]
+    ids = [one["id"] for _, one in elements.found if "id" in one]
+    assert targets == [one for one in ids if one.startswith(("section-", "title-"))]
+    assert len(targets) == len(SECTIONS) + len(charts_of(pages[name][0]))
+
+
+def test_the_report_of_an_estimate_has_pipeline_and_roofline(pages):
+    """After time and memory."""
+    assert {"chart-timeline", "chart-roofline"} <= charts_of(pages["estimate"][0]).keys()
 
 
 def test_charts_are_named_and_described(pages, name):
@@ -148,7 +163,7 @@ def test_charts_are_named_and_described(pages, name):
     elements = Elements(page)
     boxes = [div["data-chart"] for div in elements.named("div") if "data-chart" in div]
     assert boxes == list(charts_of(page))
-    described = [div for div in elements.named("div") if div.get("role") == "img"]
+    described = [div for div in elements.named("div") if div.get("role") == "group"]
     assert len(described) == len(boxes)
     assert all(div["aria-label"].startswith("Chart: ") and "tabindex" in div for div in described)
     headings = [text for tag, text in elements.headings if tag == "h3"]

@@ -67,7 +67,7 @@ from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
-from shardwise.planning.ways import ways_to_fit
+from shardwise.planning.ways import change_of_search
 from shardwise.units import parse_memory, readable
 
 _ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
@@ -402,15 +402,12 @@ class _Query:
 
     def _change(self, found: SearchResult) -> tuple[NearestPlan, str] | None:
         """What makes the nearest plan fit, and the command of the plan, where nothing fits."""
-        if found.best or found.nearest is None or not found.nearest.strategy["training"]:
-            return None
         model, system = Model.load(self.model), System.load(self.system)
-        strategy = Strategy.validated(found.nearest.strategy)
         is_free = self.space.set_fields().count("stack") == 0
-        change = ways_to_fit(model, system, strategy, any_stack=is_free)
-        if change is None:
+        change = change_of_search(model, system, found, any_stack=is_free)
+        if change is None or found.nearest is None:
             return None
-        resolved = strategy.resolved(model, system)
+        resolved = Strategy.validated(found.nearest.strategy).resolved(model, system)
         flags = plan_words(model, resolved, self.space.stack)
         return change, " ".join(["shardwise estimate", model.name, system.name, *flags])
 

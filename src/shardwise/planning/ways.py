@@ -19,7 +19,7 @@ from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
-from shardwise.planning.search.results import FieldChange
+from shardwise.planning.search.results import FieldChange, SearchResult
 
 Fields = Mapping[str, Any]
 # Ways that are combined with each other, besides all of them up to one.
@@ -155,6 +155,16 @@ def ways_to_fit(
                 flags=shlex.join([word for way in sets[row] for word in way.flags]),
             )
     return None
+
+
+def change_of_search(
+    model: Model, system: System, found: SearchResult, *, any_stack: bool
+) -> NearestPlan | None:
+    """Return what makes the nearest plan of a search fit that found none; None if nothing does."""
+    if found.best or found.nearest is None or not found.nearest.strategy["training"]:
+        return None
+    strategy = Strategy.validated(found.nearest.strategy)
+    return ways_to_fit(model, system, strategy, any_stack=any_stack)
 
 
 def _changes(base: Strategy, changed: Fields) -> Iterator[FieldChange]:

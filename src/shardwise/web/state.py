@@ -81,11 +81,13 @@ class State:
         changed = {key: text for key, text in own.items() if key != name}
         if value not in (None, ""):
             changed[name] = str(value)
-        return replace(self, **{group: changed})
+        fields: dict[str, Any] = {group: changed}
+        return replace(self, **fields)
 
     def with_named(self, kind: str, named: Named) -> Self:
         """Return the state with another model or system, without changed figures of the last."""
-        return replace(self, **{kind: named, FIGURES_OF[kind]: {}})
+        fields: dict[str, Any] = {kind: named, FIGURES_OF[kind]: {}}
+        return replace(self, **fields)
 
     def changes(self, after: Self) -> list[str]:
         """Return in which fields another state differs, in words."""
@@ -175,7 +177,7 @@ class State:
         unknown = [key for key in strategy if key not in FIELDS and key not in SHORTHANDS]
         if unknown:
             raise InputError([Fault(source="address", field=k, problem="unknown") for k in unknown])
-        changed = {
+        changed: dict[str, Any] = {
             group: dict(text.partition("=")[::2] for key, text in pairs if key == its)
             for group, its in _LISTED.items()
         }
@@ -193,7 +195,7 @@ class State:
                 words.append(flag if text == "true" else flag.replace("--", "--no-", 1))
             else:
                 words += [flag, text]
-        edited = self.shape | self.figures
+        edited = {**self.shape, **self.figures}
         figures = ", ".join(f"{name}={text}" for name, text in edited.items())
         changed = " ".join(figures.split())  # a line break would end the comment
         return shlex.join(words) + (f"  # without the changed figures {changed}" if changed else "")

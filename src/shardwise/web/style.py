@@ -83,6 +83,8 @@ STYLE = """
 .sw-export { width: 900px; max-width: 96vw; }
 .sw-code { max-height: 50vh; overflow: auto; }
 .sw-scroll { overflow-x: auto; width: 100%; }
+.q-btn:focus-visible { box-shadow: 0 0 0 3px #1f6feb; }
+.sw-header .q-btn:focus-visible { box-shadow: 0 0 0 3px white; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
 body.body--light { --q-primary: #0b5cad !important; }
 body.body--dark { --q-primary: #79b8ff !important; }
@@ -105,7 +107,7 @@ body.body--dark { --q-primary: #79b8ff !important; }
   .sw-printed dd { margin-bottom: 4px; }
   .sw-summary { display: block; position: fixed; left: 0; right: 0; bottom: 0; z-index: 2000;
     background: #0b3d5c; color: white !important; padding: 8px 12px; font-size: 14px;
-    font-weight: 600; text-decoration: none; }
+    font-weight: 600; text-decoration: none; opacity: 1 !important; }
   .sw-grid { padding-bottom: 56px; }
   .sw-header { flex-wrap: nowrap; gap: 2px; padding: 4px 8px; overflow-x: auto; }
 }

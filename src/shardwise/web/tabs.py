@@ -122,14 +122,16 @@ class EstimateTab:
         if opened and not view["faults"]:
             view |= {"charts": None, "tables": None}  # the last ones, until there are new ones
         self.show(view)
-        if opened and not view["faults"]:
-            await asyncio.sleep(_QUIET_S)
-            more = await explorer.ask(views.estimate_view, question, opened, explorer.is_dark)
-            self.show(more)
+        near: View = {}
         if view["faults"] or not view["fits"]:
             await asyncio.sleep(_QUIET_S)
             near = await explorer.ask(views.nearest_view, question)
             self._offer_nearest(near, view["faults"])
+        if opened and not view["faults"]:
+            await asyncio.sleep(_QUIET_S)
+            self.show(await explorer.ask(views.estimate_view, question, opened, explorer.is_dark))
+            if near:
+                self._offer_nearest(near, [])
 
     def _offer_nearest(self, near: View, faults: list[str]) -> None:
         """Offer the nearest plan that is legal and fits, or say why there is none."""
@@ -209,7 +211,7 @@ class SearchTab:
             for one in (self._scope, self._objective):
                 one.props("dense outlined").classes("w-48")
         self._job = JobBar("Search", explorer.jobs, self._start)
-        clicked = {"front": self._clicked_point, "map": self._clicked_cell}
+        clicked = {"front": self._clicked_point, "by-tp-pp": self._clicked_cell}
         self._answer = Answer(explorer.load, clicked)
         with self._answer.below:
             self._table = _table([], "plans", "rank", self._load_row)
@@ -256,7 +258,7 @@ class SearchTab:
 
     def _clicked_cell(self, point: Mapping[str, Any]) -> None:
         """Load the best plan of a cell of the map."""
-        layout = self._view["charts"]["map"]["layout"]
+        layout = self._view["charts"]["by-tp-pp"]["layout"]
         here = [_label(layout["yaxis"], point.get("y")), _label(layout["xaxis"], point.get("x"))]
         for values, fields in self._view["cells"]:
             if values == here:

@@ -128,9 +128,6 @@ def facts(found: Estimate, system: System | None = None) -> list[tuple[str, str,
     if known is not None:
         of += f"; 8 of 10 runs: {known.reserved_low / GIB:.1f} to {known.reserved_high / GIB:.1f}"
     likely, dollars = found.fits_probability, found.cost.usd_per_billion_tokens
-    price = None if system is None else system.price
-    rate = "" if price is None else f"; ${price.usd_per_accelerator_hour:g} per GPU-hour"
-    rate += "" if price is None else f" as of {price.as_of}"
     return [
         ("Step time", seconds(found.step_time_s), within),
         ("P(fits)", "-" if likely is None else chance(likely), verdict_word(found)),
@@ -209,13 +206,7 @@ def search_view(
         )
         answer, offers = _advice(found, model, system)
         front = sorted(found.pareto or (), key=FRONT_AXES["memory"].value)
-        drawn = {} if not found.rows else {"memory": own.best_memory(found)}
-        drawn |= {"time": own.best_time(found)} if found.rows else {}
-        if found.pareto:
-            drawn["front"] = own.front(found)
-        if len(found.cells) > 1:
-            drawn["map"] = own.heat_map(found)
-        drawn |= {"candidates": own.rejections(found)} if found.candidates else {}
+    drawn = own.charts(found)
     listed = printed_blocks(lambda: show(tables.best_table(found))) if found.rows else []
     best = next((one for one in listed if isinstance(one, DataTable)), None)
     tied = tables.tied(found)
@@ -245,13 +236,12 @@ def search_view(
 
 def _advice(found: SearchResult, model: Model, system: System) -> tuple[str, list[View]]:
     """What a search recommends and plans to load; without a plan the nearest and the smallest."""
-    from shardwise.planning.ways import ways_to_fit  # noqa: PLC0415 - slow to import
+    from shardwise.planning.ways import change_of_search  # noqa: PLC0415 - slow to import
     from shardwise.report.tables.advice import recommendation_items  # noqa: PLC0415
     from shardwise.report.tables.estimate import print_change  # noqa: PLC0415
     from shardwise.report.tables.search import closing  # noqa: PLC0415
 
-    plans: list[tuple[str, Mapping[str, Any]]] = []
-    shown: list[Callable[[], None] | Block] = []
+    plans, shown = list[tuple[str, Mapping[str, Any]]](), list[Callable[[], None] | Block]()
     if (advice := found.recommendation) is not None:
         shown.append(Facts(items=recommendation_items(advice)))
         plans.append(("Load the recommended plan", advice.plan.strategy))
@@ -262,11 +252,8 @@ def _advice(found: SearchResult, model: Model, system: System) -> tuple[str, lis
     if not found.rows and found.nearest is not None:
         nearest = found.nearest.strategy
         plans.append(("Load the nearest plan, which may not fit", nearest))
-        change = None
-        if nearest["training"]:
-            is_free = "stack" not in found.space
-            own = Strategy.validated(nearest)
-            change = ways_to_fit(model, system, own, any_stack=is_free)
+        any_stack = "stack" not in found.space
+        change = change_of_search(model, system, found, any_stack=any_stack)
         if change is not None:
             shown.append(partial(print_change, change, ""))
             plans.append(("Load the nearest plan with the change", change.strategy))
@@ -346,9 +333,10 @@ def diagnose_view(question: Mapping[str, Any]) -> View:
 
     with files.catalog_only():
         model, system, _ = inputs_of({**question, "strategy": {}})
-        launch = _launch_of(*question["launch"], model)
+        name, text = question["launch"]
+        launch = _launch_of(name, text, model)
         if launch is None:
-            raise InputError.at(question["launch"][0] or "launch file", "is no launch file")
+            raise InputError.at(name or "launch file", "is no launch file")
         name, text = question["log"]
         log = log_of_text(text, name or "pasted log")
         own = {"gpus": question["gpus"]} if question["gpus"] else {}

@@ -278,7 +278,7 @@ def expected_mark(
         mode="markers",
         marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PAPER, "width": 1}},
         hoverinfo="skip",
-        name="range of 8 in 10 runs",
+        name="predicted, and range of 8 in 10 runs",
     )
 
 

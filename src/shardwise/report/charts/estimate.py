@@ -50,6 +50,8 @@ NO_LIMIT = 2.0**50
 """Bytes of a tier that stand for one without limit; of that no share can be free."""
 MOST_PASSES = 100_000
 """Of micro-batches through virtual stages, of which a timeline is drawn: they take some seconds."""
+_MOST_BARS = 1500
+"""Passes that a timeline draws, so that a report stays below 2 MB."""
 # Schedules in which the first rank has both ends of the model.
 _BOTH_ENDS = ("zb-v", "dualpipe")
 # Axes whose communication counts as another's.
@@ -421,7 +423,8 @@ def detail_charts(
     notes = []
     if "timeline" in wanted and result.strategy["training"]:
         if passes <= MOST_PASSES:
-            drawn["timeline"] = pipeline_timeline(trace(*inputs).timeline)
+            timeline = trace(*inputs).timeline
+            drawn["timeline"] = pipeline_timeline(timeline, most_bars=_MOST_BARS)
         else:
             notes.append(
                 f"No timeline: {passes:,} passes of micro-batches are more than the "

@@ -579,7 +579,7 @@ def _unbeaten(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 _GPUS = "gpus"
-_HARDWARE = ("figure", "structure")
+_HARDWARE = "system"
 _PRICE = "price"
 # More lines or maps than that are left to who asks for a part of the sweep.
 _MOST_LINES = 14
@@ -667,7 +667,7 @@ def _is_priced(result: SweepResult) -> bool:
 
     Without a price of its own, better hardware costs as much per hour as that of the system.
     """
-    hardware = [axis for axis in varied(result) if axis.kind in _HARDWARE]
+    hardware = [axis for axis in varied(result) if axis.kind == _HARDWARE]
     if not hardware or any(axis.name == _PRICE for axis in result.axes):
         return True
     hourly: dict[str, set[float]] = {}

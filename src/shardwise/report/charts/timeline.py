@@ -31,13 +31,13 @@ _RANK_HEIGHT, _FRAME = 34, 240
 _MOST_HEIGHT = 900
 
 
-def pipeline_timeline(timeline: StepTimeline) -> Figure:
+def pipeline_timeline(timeline: StepTimeline, *, most_bars: int = _MOST_BARS) -> Figure:
     """Draw the passes of every rank of a pipeline, and what follows the last one.
 
     Of long steps the first micro-batches are drawn: as many as a browser moves without delay.
     """
     figure = plotly().Figure()
-    drawn = _drawn(timeline)
+    drawn = _drawn(timeline, most_bars)
     for code, kind in enumerate(KINDS):
         chosen = drawn.shown & (timeline.actions.kind == code)
         if chosen.any():
@@ -69,11 +69,11 @@ class _Drawn:
     micro_batches: int
 
 
-def _drawn(timeline: StepTimeline) -> _Drawn:
+def _drawn(timeline: StepTimeline, most_bars: int) -> _Drawn:
     actions = timeline.actions
     count = timeline.pipeline.micro_batches
     per_micro_batch = max(1, len(actions) // max(1, count))
-    first = min(count, max(1, _MOST_BARS // per_micro_batch))
+    first = min(count, max(1, most_bars // per_micro_batch))
     return _Drawn(shown=actions.micro_batch < first, micro_batches=first)
 
 

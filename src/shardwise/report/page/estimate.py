@@ -22,8 +22,9 @@ def report_of(
     question = [("model", result.model), ("system", result.system), *requested(own)]
     interval = result.interval
     ends = None if interval is None else (interval.low_s, interval.high_s)
+    fits = verdict(result)
     answer = (
-        f"{verdict(result).capitalize()}. "
+        f"{fits[0].upper()}{fits[1:]}. "
         f"A step takes {time_words(result.step_time_s, ends)}: {result.tokens_per_s:,.0f} tokens/s "
         f"on {gpu_count(result.strategy['gpus'])}, MFU {percent(result.mfu)}."
     )

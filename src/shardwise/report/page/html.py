@@ -173,15 +173,16 @@ def _head(title: str) -> str:
 
 def _contents(sections: Sequence[Section]) -> str:
     """Links to sections, and to the charts in them."""
+
+    def link(name: str, words: str, below: str = "") -> str:
+        return f'<li><a href="#{_text(name)}">{_text(words)}</a>{below}</li>'
+
     items = []
     for number, section in enumerate(sections, start=1):
         charts = [block for block in section.blocks if isinstance(block, Chart)]
-        inside = "".join(
-            f'<li><a href="#title-{_text(one.name)}">{_text(one.figure.layout.meta["title"])}</a>'
-            for one in charts
-        )
-        below = f"<ul>{inside}</ul>" if inside else ""
-        items.append(f'<li><a href="#section-{number}">{_text(section.title)}</a>{below}')
+        titles = [link(f"title-{c.name}", c.figure.layout.meta["title"]) for c in charts]
+        below = f"<ul>{''.join(titles)}</ul>" if titles else ""
+        items.append(link(f"section-{number}", section.title, below))
     return f'<nav aria-label="Contents"><ul>{"".join(items)}</ul></nav>'
 
 
@@ -240,11 +241,12 @@ def _chart(chart: Chart, heading: str) -> str:
     """The box of a chart, with its title, and its content in words for screen readers."""
     meta = chart.figure.layout.meta
     name, kind = _text(chart.name), " abreast" if chart.abreast else ""
+    words = _text(described(chart.figure))
     return (
         f'<figure class="chart{kind}"><figcaption><{heading} id="title-{name}">'
         f"{_text(meta['title'])}</{heading}><p>{_text(meta['subtitle'])}</p></figcaption>"
-        f'<div class="scroll" tabindex="0" role="img" aria-label="{_text(described(chart.figure))}"'
-        f'><div class="plot" id="{name}" data-chart="{name}"></div></div></figure>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{words}">'
+        f'<div class="plot" id="{name}" data-chart="{name}"></div></div></figure>'
     )
 
 

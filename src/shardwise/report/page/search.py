@@ -42,7 +42,8 @@ def _answer(result: SearchResult) -> str:
     """The recommended plan with its interval, or why there is none."""
     best = next(iter(result.rows), None)
     if best is None:
-        return f"{'; '.join(closing(result)).capitalize()}."
+        why = "; ".join(closing(result))
+        return f"{why[0].upper()}{why[1:]}."
     interval = best.interval
     ends = None if interval is None else (interval.low_s, interval.high_s)
     claim = "" if result.recommended is None else claim_words(result.recommended)
