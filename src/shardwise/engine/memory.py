@@ -574,7 +574,7 @@ def _live(
     embedding, head = len(group.resident) - 2, len(group.resident) - 1
     following = _following(group, resident, here_share)
     for place, count, size in resident:
-        here, at = count > 0, place
+        here, at = count > 0, np.full_like(where, place)
         over = size.over_bytes
         if place == head:
             trained = size.trained_over_bytes + unsharded.head_gradients
