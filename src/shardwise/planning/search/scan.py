@@ -741,7 +741,7 @@ def least_excess(query: SearchQuery, box: Box, chunk: Evaluated) -> Ranked:
     """The candidate that exceeds memory by least, on its tier with the most excess."""
     by_tier = chunk.excess_bytes(query.system, query.capacity_bytes)
     worst = np.where(chunk.legal, by_tier.max(axis=0), np.inf)
-    choice, row = np.nonzero((worst == worst.min()) & np.isfinite(worst))
+    choice, row = np.nonzero((worst == worst.min(initial=np.inf)) & np.isfinite(worst))
     return top(
         Ranked(
             number=box.numbers(chunk.rows[row], choice),
