@@ -513,14 +513,12 @@ def costs_and_bytes(
     totals = totals_of(model, inputs.values, links.values, costs)
     stored = totals.kernels.storage
     varied = bool(np.any(table.data_lengths >= 0))
-    alone = held is None or varied
-    usual = _bytes_of(model, stored, table, inputs.position) if alone else held
+    usual = None if varied else held
+    usual = _bytes_of(model, stored, table, inputs.position) if usual is None else usual
     of_times = partial(_TimeChoices.of, system)
     chosen = evaluate_distinct(of_times, table, links.position, usual.position)
 
-    def costs_of(choices: _TimeChoices) -> ComponentCosts:
-        return _component_costs(model, totals, usual.values, choices)
-
+    costs_of = partial(_component_costs, model, totals, usual.values)
     count, in_blocks = len(chosen.values.links), table.systems is None
     found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
     if varied and held is None:  # what is moved is usual, what memory must hold the longest
