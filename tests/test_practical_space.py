@@ -92,6 +92,18 @@ def test_degrees_stay_in_the_domain_and_leave_a_rank_enough_tokens() -> None:
     assert not wide.not_tried
 
 
+def test_flags_that_no_scope_varies_are_listed_where_they_have_an_effect() -> None:
+    """Weights gathered in fp8 count with products in fp8, and with ZeRO-3 what it frees."""
+    model, system = Model.load(DENSE), System.load(H100)
+    space = Space(gpus=8, global_batch_size=8, stack="torchtitan-2025")
+    plain = space.not_tried(model, system)
+    assert "quantized_weights" not in plain
+    fields = {"quantization": "fp8_tensor", "zero": 3}
+    found = space.fixed(fields, source="test").not_tried(model, system)
+    assert found["quantized_weights"] == (True,)
+    assert found["fsdp_reshard"] == (False,)
+
+
 @each_row(
     ("depth", "places", "layers"),
     [

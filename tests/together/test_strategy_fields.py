@@ -97,6 +97,7 @@ OF_ANOTHER_FIELD = {
     "offload_parts": "offload_activations",
     "cpu_optimizer": "offload_optimizer",
     "host_threads": "offload_optimizer",
+    "batching": "data_lengths",
     "offload_nvme": "offload_optimizer",
     "tp_regather": "tp_exchange",
     "quantized_weights": "quantization",

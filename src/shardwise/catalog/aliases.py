@@ -9,7 +9,7 @@ OWNERS = frozenset(
     {
         *("meta-llama", "huggyllama", "qwen", "mistralai", "deepseek-ai", "google", "openai"),
         *("allenai", "zai-org", "moonshotai", "inclusionai", "nvidia", "minimaxai", "liquidai"),
-        *("ai21labs", "tiiuae", "ibm-granite", "nousresearch", "unsloth"),
+        *("ai21labs", "tiiuae", "ibm-granite", "nousresearch", "unsloth", "microsoft"),
     }
 )
 """Owners on Hugging Face whose models are in the catalog, or who copy them under their names; a
@@ -32,6 +32,7 @@ MODELS = {
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-v3.1": "deepseek-v3",
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("3b", "7b", "14b", "32b")},
     "glm5-2": "glm-5.2",
     "gpt3": "gpt3-175b",
     "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano",
@@ -53,7 +54,7 @@ MODELS = {
 """Models of the same shape as an entry, and other names of it; dashes do not matter."""
 _VARIANT = re.compile(
     r"-(unsloth-bnb-4bit|bnb-4bit|instruct|chat|base|hf|it|pt|text|thinking|original|fp8|bf16"
-    r"|v0\.1|2507|0324|0528|0905)$"
+    r"|v0\.1|2501|2507|0324|0528|0905)$"
 )
 """Endings of names whose models have the shape of the base model."""
 _ACTIVE = re.compile(r"-a\d+(\.\d+)?b$")

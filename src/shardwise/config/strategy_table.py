@@ -398,7 +398,7 @@ class Table:
         figure
             Of a `MicroBatch` and the values of the columns `more`.
         """
-        found: Floats = usual * 1.0
+        found = np.array(usual, dtype=np.float64)
         rows = np.flatnonzero(self.data_lengths >= 0)
         if rows.size:
             count = self.micro_batch_size * self.sequences_per_sample

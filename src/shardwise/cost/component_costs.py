@@ -552,9 +552,7 @@ def costs_and_bytes(
     of_times = partial(_TimeChoices.of, system)
     chosen = evaluate_distinct(of_times, table, position, usual.position)
 
-    def costs_of(choices: _TimeChoices) -> ComponentCosts:
-        return _component_costs(model, totals, usual.values, choices)
-
+    costs_of = partial(_component_costs, model, totals, usual.values)
     count, in_blocks = len(chosen.values.links), table.systems is None
     found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
     return Distinct(found, chosen.position), longest

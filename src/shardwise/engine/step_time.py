@@ -84,8 +84,8 @@ def step_times(
     comm["offload"] = moved, times["offload"]
     if np.any(table.data_lengths >= 0):  # of the rank that the others wait for
         slower = 1 + table.batch_wait
-        alone = ("optimizer", "dp_comm")
-        times |= {part: slower * times[part] for part in TIME_PARTS if part not in alone}
+        once = ("optimizer", "dp_comm")
+        times |= {part: slower * times[part] for part in TIME_PARTS if part not in once}
         comm |= {n: (slower * a, slower * b) for n, (a, b) in comm.items() if n != "dp"}
     rest = total(times.values(), zero)
     times["other"] = _overheads(step.system, table, rest) + chunk_overhead(step.system, table)

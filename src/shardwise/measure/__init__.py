@@ -11,5 +11,4 @@ ADDS = Additions(
             home="measure.training_cli:command",
         ),
     },
-    functions={"measured_machine": "measure.machine:measured_machine"},
 )

@@ -21,7 +21,7 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate
 from shardwise.parallel.constraints import first_violation, refuse_illegal
-from shardwise.planning.search.results import RankedPlan
+from shardwise.planning.search.results import Plan
 from shardwise.planning.search.run import search
 from shardwise.planning.search.space import Space
 from shardwise.planning.ways import Way, columns_for, evaluated, field_of, ways_for
@@ -247,7 +247,7 @@ class _Bisection:
                 continue
             some = table.take(legal)
             found = evaluate(self._model, self._system, some)
-            fits: Floats = found.fits * 1.0
+            fits = found.fits.astype(np.float64)
             if not predicted:
                 fits = plan_probability(self._model, self._system, some, found)
             sums[legal] += weight * fits
@@ -303,7 +303,10 @@ def largest_in_search(
     name = _sought(field)
     case = Model.load(model), System.load(system)
     if name == "micro_batch_size":
-        batch = max(space.global_batch_size or (1,))
+        batches = space.global_batch_size
+        if not isinstance(batches, tuple):
+            raise InputError(Fault.of("largest", field, "needs a global batch: set --gbs"))
+        batch = int(max(batches))
         found = _fitting(*case, space, name, [n for n in range(1, batch + 1) if batch % n == 0])
     else:
         most = _MOST[name]
@@ -326,7 +329,7 @@ def largest_in_search(
 
 def _fitting(
     model: Model, system: System, space: Space, name: str, values: Sequence[int]
-) -> tuple[int, RankedPlan] | None:
+) -> tuple[int, Plan] | None:
     """The largest of some values with which a strategy fits, and that with the least memory."""
     tried = space.fixed({name: tuple(values)}, source="largest")
     cells = search(model, system, tried, axes=(name,), fits=SURE, top=1).cells
@@ -334,5 +337,5 @@ def _fitting(
         return None
     value = max(int(str(cell.values[name])) for cell in cells)
     last = space.fixed({name: value}, source="largest")
-    front = search(model, system, last, pareto="memory", fits=SURE, top=1).pareto or ()
-    return value, min(front, key=lambda plan: plan.memory_reserved_bytes)
+    front = search(model, system, last, pareto="memory", fits=SURE, top=1).pareto
+    return (value, min(front, key=lambda plan: plan.memory_reserved_bytes)) if front else None

@@ -106,7 +106,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
         "faults": [],
         "verdict": own.verdict_word(found),
         "verdict_line": own.verdict(found),
-        "facts": facts(found, system),
+        "facts": facts(found),
         "notes": notes,
         "time": time_html(found),
         "memory": memory_html(found),
@@ -117,7 +117,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
     }
 
 
-def facts(found: Estimate, system: System | None = None) -> list[tuple[str, str, str]]:
+def facts(found: Estimate) -> list[tuple[str, str, str]]:
     """Main figures: name, value, and what stands below it."""
     interval = found.interval
     within = (

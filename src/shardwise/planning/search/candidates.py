@@ -163,9 +163,8 @@ class Box:
         columns: dict[str, Any] = {
             name: getattr(part, name)[rows] for part, names, rows in parts for name in names
         }
-        lists = ((self.layouts, "stage_lists"), (self.layouts, "extent_lists"))
-        lists += tuple((self.options, name) for name in ("stacks", "length_lists", "named"))
-        columns |= {name: getattr(part, name) for part, name in lists}
+        columns |= {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
+        columns |= {n: getattr(self.options, n) for n in ("stacks", "length_lists", "named")}
         return Table(**columns)
 
 

@@ -27,7 +27,7 @@ from shardwise.config.expressions.records import Resolved
 from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.recipe import Recipe
-from shardwise.config.roles import Tries
+from shardwise.config.roles import Group, Tries
 from shardwise.config.software.resolve import is_description, stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -119,6 +119,14 @@ _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
 
 _TOGETHER = (*names_of(Kind.SET), "stage_layers", "data_lengths")
 """Fields whose values are lists, with items joined by `+` in a text."""
+_NEVER_VARIED = tuple(
+    name
+    for name, field in COLUMNS.items()
+    if field.kind is Kind.FLAG
+    and field.role.tries is Tries.DEFAULT
+    and field.role.group is not Group.LAYOUT
+    and name not in ("training", "any_software")
+)
 _BY_PLACEMENT = ("none", "placement")
 _SELECTED_BY = {
     "recompute_layers": "fit",
@@ -461,10 +469,17 @@ class Space(_Values):
     def not_tried(self, model: Model, system: System) -> dict[str, tuple[Any, ...]]:
         """Return values that the stacks can run and only the full scope tries, by field.
 
-        Of a degree that the space leaves open it is a text such as `above 8`.
+        Of a degree that the space leaves open it is a text such as `above 8`. Flags that no scope
+        varies, such as `quantized_weights`, are among them where the fields of the space give
+        them an effect.
         """
         if self.scope == FULL:
             return {}
+        named = {
+            n: values[0]
+            for n in SPACE_FIELDS
+            if isinstance(values := getattr(self, n), tuple) and len(values) == 1
+        }
         wide = self.model_copy(update={"scope": FULL})
         mine, theirs = self.settled(model, system), wide.settled(model, system)
         found: dict[str, tuple[Any, ...]] = {}
@@ -476,8 +491,13 @@ class Space(_Values):
                 continue
             tried, every = mine.values(field, system), theirs.values(field, system)
             if tried is not None and every is not None:
+                context: dict[str, Any] = {}
+                if field in _NEVER_VARIED:
+                    every, context = self._that_run(field, (False, True), system), named
                 more = [value for value in every if value not in tried]
-                found[field] = tuple(v for v in more if _has_meaning(model, system, field, v))
+                found[field] = tuple(
+                    v for v in more if _has_meaning(model, system, field, v, context)
+                )
         if self._balances(system):
             found["stage_layers"] = (_SELECTED_BY["stage_layers"],)
         return {field: values for field, values in found.items() if values}
@@ -574,11 +594,14 @@ def _is_left_to_stacks(field: str) -> bool:
     return bool(words) and words[0] == "stack" and field in Stack.model_fields
 
 
-def _has_meaning(model: Model, system: System, field: str, value: object) -> bool:
+def _has_meaning(
+    model: Model, system: System, field: str, value: object, named: Mapping[str, Any]
+) -> bool:
     """Whether a model and a system allow a value at all, as experts allow dispatchers."""
     if isinstance(value, str) and value == _AS_TP:
         return True
     row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: [value]}
+    row = {n: v for n, v in named.items() if n not in (*row, "gpus", "global_batch_size")} | row
     faults = illegal_faults(model, system, Table.of(model, row))
     return all(fault.field != field for fault in faults.values())
 

@@ -30,8 +30,8 @@ def print_methods(found: MethodTable, *, title: str = "") -> None:
     show(*price_lines({plan.system: plan.price for plan in found.plans}), style="dim")
     for one in found.lowered_by:
         first = found.plans[0]
-        plan = f"{first.gpus} x {first.system}"
-        show(f"with {one.name} ({one.flags}): {gib(one.reserved_bytes)} GiB each on {plan}")
+        where = f"{first.gpus} x {first.system}"
+        show(f"with {one.name} ({one.flags}): {gib(one.reserved_bytes)} GiB each on {where}")
     for text in dict.fromkeys(
         f"{plan.system}: {plan.problem}" for plan in found.plans if plan.problem
     ):
