@@ -89,7 +89,7 @@ def test_the_gate_sees_what_moved():
         return headings(prediction_gate.moved([part | {"figures": figures} | changed]))
 
     assert moved([step * (1 + 1e-10), memory], other, None) == []
-    why = "refused now: strategy: gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3"
+    why = "refused now: strategy: tp: 3: must divide gpus 8"
     found = moved([step * 1.01, memory], None, other)
     assert found == [
         f"1 {why}",

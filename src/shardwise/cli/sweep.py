@@ -65,6 +65,7 @@ from shardwise.config.system import System
 from shardwise.planning.sweep.axes import figure_list, varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
+from shardwise.units import counted
 
 _SWEEP = "Sweep"
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
@@ -266,8 +267,7 @@ def _check_size(
 
 def _note_work(result: SweepResult) -> None:
     """Say on stderr what was evaluated, and what is not listed."""
-    plural = "" if len(result.points) == 1 else "s"
-    note(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s")
+    note(f"{counted(len(result.points), 'point')} in {result.elapsed_s:.2f} s")
     note_left_out(result)
 
 

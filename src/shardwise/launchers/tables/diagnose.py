@@ -6,7 +6,13 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.config.strategy_fields import PARALLELISM, RANK_DEGREES
-from shardwise.launchers.diagnose.results import Diagnosis, Finding, ProposedChange, StepComponent
+from shardwise.launchers.diagnose.results import (
+    Cause,
+    Diagnosis,
+    Finding,
+    ProposedChange,
+    StepComponent,
+)
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, written
 
 _COMPONENT_WORDS = {
@@ -92,7 +98,8 @@ def _ratio(one: StepComponent) -> str:
 def _finding_lines(finding: Finding) -> Iterator[Text | str]:
     ratio = "" if finding.ratio is None else f", {finding.ratio:.2f} times the predicted time"
     gain = f"gain {seconds(finding.gain_s)} ({percent(finding.gain_share)} of the step)"
-    title = finding.cause.replace("_", " ")
+    cause = finding.cause.replace("_", " ")
+    title = "cause unknown" if finding.cause == Cause.UNKNOWN else cause
     yield Text(f"{title}: {gain}{ratio}", style="bold")
     yield f"  {finding.text}"
     for one in finding.possible:
