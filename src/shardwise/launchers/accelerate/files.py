@@ -484,7 +484,7 @@ def _mesh(strategy: Strategy) -> dict[str, Any]:
 def _in_code(plan: LaunchPlan) -> Iterator[str]:
     """What the YAML cannot hold: the model and what its code decides."""
     strategy, model = plan.strategy, plan.model
-    gpus = counted(strategy.gpus, "GPU")
+    gpus = counted(strategy.gpus or 1, "GPU")
     yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {gpus}"
     yield f"micro_batch_size {strategy.micro_batch_size}, batch {strategy.global_batch_size}"
     if strategy.tp > 1:

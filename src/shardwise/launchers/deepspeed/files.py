@@ -551,7 +551,7 @@ def _add_degrees(config: dict[str, Any], model: Model, strategy: Strategy) -> No
 def _in_code(plan: LaunchPlan) -> Iterator[str]:
     """What the JSON cannot hold: the model and what its code decides."""
     strategy, model = plan.strategy, plan.model
-    gpus = counted(strategy.gpus, "GPU")
+    gpus = counted(strategy.gpus or 1, "GPU")
     yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {gpus}"
     yield "learning rate and its schedule: optimizer.params, scheduler"
     if strategy.recompute == Recompute.FULL:

@@ -15,7 +15,7 @@ from shardwise.launchers.diagnose.results import (
 )
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, written
 
-_COMPONENT_WORDS = {
+COMPONENT_WORDS = {
     "products": "GEMMs",
     "attention": "attention",
     "other_kernels": "other kernels",
@@ -26,6 +26,7 @@ _COMPONENT_WORDS = {
     "memcpy": "copies",
     "idle": "idle",
 }
+"""Components of a step in words."""
 _UNRESOLVED = "below measurement noise"
 
 
@@ -82,7 +83,7 @@ def _components(found: Diagnosis) -> Table:
     for one in found.components:
         totals = (one.measured_total_s, one.predicted_total_s)
         table.add_row(
-            _COMPONENT_WORDS.get(one.name, one.name),
+            COMPONENT_WORDS.get(one.name, one.name),
             seconds(one.measured_s),
             seconds(one.predicted_s),
             _ratio(one),
@@ -105,7 +106,7 @@ def _finding_lines(finding: Finding) -> Iterator[Text | str]:
     for one in finding.possible:
         how = f"{one.factor:.2f} times" if one.factor is not None else seconds(one.added_s or 0.0)
         more = "the predicted time" if one.factor is not None else "more in a step"
-        yield f"  possible single cause: {_COMPONENT_WORDS.get(one.what, one.what)}, {how} {more}"
+        yield f"  possible single cause: {COMPONENT_WORDS.get(one.what, one.what)}, {how} {more}"
     yield ""
 
 
