@@ -161,4 +161,4 @@ def test_a_point_without_strategies_says_why(shardwise):
     (point,) = json.loads(out)["points"]
 
     assert code == 1
-    assert point["problem"] == "no degrees and chunks of the space make up the GPUs"
+    assert point["problem"] == "no degrees and chunks of the space use exactly these GPUs"

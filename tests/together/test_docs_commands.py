@@ -33,6 +33,7 @@ NOT_RUN = {
     "shardwise validate runs --data runs.json": "is of rows that tools/measured_rows.py translated",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
+    "shardwise compare before.sh": "needs scripts of two commits; see test_living_results.py",
     "shardwise fsdp my_package": "needs PyTorch; tests/pytorch traces modules",
     "from torch.profiler": "records a training loop on a GPU",
 }

@@ -537,7 +537,7 @@ def _why_none(
     if reached <= above:
         return "batch", f"no more than {reached:,} GPUs can share the batch"
     nodes = f"full nodes of {case.system.node.accelerators} GPUs"
-    return "node", f"no degrees of the space that fit make up {nodes}"
+    return "node", f"no degrees of the space that fit use exactly {nodes}"
 
 
 def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:

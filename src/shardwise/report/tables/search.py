@@ -356,7 +356,7 @@ _IN_BRIEF = (
     "dispatcher",
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
 )
-_EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
+_EMPTY = "0 strategies: no degrees and chunks of the space use exactly these GPUs"
 
 
 def print_search(result: SearchResult) -> None:
