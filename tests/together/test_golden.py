@@ -135,7 +135,7 @@ def test_files_of_answers_are_compared(tmp_path):
     moved[0]["answer"]["out"]["time_s"]["forward"] *= 1 + 2**-52
     moved[1]["answer"]["code"] = 0
     first, second = headings(golden.compare(old, golden.store(new, moved)))
-    assert first.startswith("1 answered now: error: --strategy: gpus: 8: must")
+    assert first.startswith("1 answered now: error: --strategy: tp: 3: must")
     assert second == "1 moved in time_s"
     with pytest.raises(SystemExit, match="--like"):
         golden.compare(old, golden.store(new, moved[:2]))

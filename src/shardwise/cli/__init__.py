@@ -40,7 +40,7 @@ VERB_GROUPS = {
     },
     "Search": {
         "search": "The best strategies of a model on N GPUs.",
-        "sweep": "What more bandwidth, more memory, or other values of a field would change.",
+        "sweep": "What more bandwidth or memory, or other settings, would gain.",
     },
     "Launch": {},
     "Check": {
@@ -52,7 +52,7 @@ VERB_GROUPS = {
         "models": "Models of the catalog or a folder, or one model in detail.",
         "systems": "Systems of the catalog, or one system with sources.",
         "stacks": "Software stacks of the catalog, or one stack.",
-        "software": "What a description of software means; the trainers that are known.",
+        "software": "What a description of software means; known trainers.",
         "lengths": "Lengths of a data set, and what padding and packing cost.",
         "show": "The tables of a saved result, or of a plan in it.",
         "schema": "JSON Schema of a config file, such as model or strategy.",

@@ -109,8 +109,7 @@ class ReferenceOptions:
     "vary sensitivity figures gpus global_batch_size fix fixed plot",
     examples=[
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --vary nvlink.bandwidth=0.5x,1x,2x",
-        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --sensitivity",
-        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --tp 1 --pp 1 --vary zero=1,2,3",
+        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --pp 1 --vary zero=1,2,3",
     ],
 )
 @with_strategy_flags
@@ -136,7 +135,7 @@ def command(
         "--zip", "Pair the values of all --vary one by one instead of combining them.", _SWEEP
     ),
     strategy: str | None = STRATEGY_OPTION,
-    fixed: bool = opt("--fixed", "Evaluate the strategy of the flags, without a search.", _SWEEP),
+    fixed: bool = opt("--fixed", "Evaluate the strategy of the flags alone.", _SWEEP),
     fix: list[str] | None = FIX_OPTION,
     options: SearchOptions,
     launcher: str | None = FOR_OPTION,
@@ -160,7 +159,7 @@ def command(
     theirs: ReferenceOptions,
     flags: Mapping[str, Any],
 ) -> int:
-    """What more bandwidth, more memory, a larger domain or other values of a field would change.
+    """What more bandwidth or memory, larger domains, or other settings would gain.
 
     Each point has the best strategy of a search, or one strategy (--fixed, --strategy FILE). Exit
     code 1 if nothing is feasible at any point.
