@@ -99,7 +99,7 @@ def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> N
     assert sum(one["measured_sources"] == 1 for one in listed.values()) >= 10
     code, out, _ = shardwise("stacks")
     assert code == 0
-    assert "prior: no run at all" in out
+    assert "none: no run at all" in out
     assert "92, 1 source" in out
 
 

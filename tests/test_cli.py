@@ -179,7 +179,7 @@ BAD = [
     (("estimate", "llama3-70b", "v100-sxm-32gb", "--gpus", 8, "--gbs", 8), "allowed: fp16, fp32"),
     (("estimate", "llama3-70b", "h100-sxm"), "--gpus is missing"),
     (("estimate", "llama3-70b"), "Missing argument"),
-    (("peers", *JOB, "--tp", 3), "gpus: 64: must be a multiple of tp 3"),
+    (("peers", *JOB, "--tp", 3), "tp: 3: must divide gpus 64"),
     (("peers", *JOB, "--rank", 64), "rank: 64: no such rank; allowed: 0 to 63"),
     (("peers", *JOB, "--rank", "first"), "rank: 'first': must be a whole number; allowed: 0 to 63"),
     (("estimat",), "No such command 'estimat'"),
@@ -237,6 +237,16 @@ def test_listings_name_every_entry(shardwise, verb):
     assert all(name in out for name in catalog.names(verb))
     _, out, _ = shardwise(verb, "--json")
     assert list(record_of(out)) == catalog.names(verb)
+
+
+@each_row(("verb", "part"), [("models", "llama"), ("systems", "rtx-5"), ("stacks", "torchtitan")])
+def test_part_of_a_name_lists_what_contains_it(shardwise, verb, part):
+    """As a table and as JSON; a part that no name has is refused with how to list all."""
+    named = [name for name in catalog.names(verb) if part in name]
+    assert len(named) > 1
+    assert all(name in shardwise(verb, part)[1] for name in named)
+    assert list(record_of(shardwise(verb, part, "--json")[1])) == named
+    assert f"to list them: shardwise {verb}" in shardwise(verb, "zzzz")[2]
 
 
 @pytest.mark.parametrize(

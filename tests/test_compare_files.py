@@ -141,7 +141,7 @@ FAULTS = {
     ),
     "illegal strategy": (
         lambda _: json.dumps({"model": MODEL, "system": SYSTEM, "strategy": {"gpus": 8, "tp": 3}}),
-        "x.json: strategy: gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3",
+        "x.json: strategy: tp: 3: must divide gpus 8",
     ),
     "reliability alone": (
         lambda _: json.dumps(

@@ -23,7 +23,7 @@ def test_the_command_prints_tables(saved, shardwise):
     assert re.search(r"GiB.* fits ", out)
     assert re.search(r"^ *first .* (> )?99 % ", out, re.MULTILINE)
     assert "tp, recompute, micro batches" in out
-    assert "best by step time, tokens/s, tokens/s per GPU, price of a token: first" in out
+    assert "first is best by step time, tokens/s, tokens/s per GPU, price of a token" in out
     found = compare(*saved)
     assert f"({100 * found.changes[0].share:+.1f} %) a step than first" in out
 
@@ -58,7 +58,7 @@ def test_tables_fit_a_narrow_terminal(saved, shardwise, monkeypatch, number):
     files = [saved[0].name, saved[1].name, saved[0].name][:number]
     _, out, _ = shardwise("compare", *files)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert "left out to fit: capacity GiB" in out
+    assert "hidden: capacity GiB" in out
     assert "…" not in out
 
 
@@ -71,7 +71,7 @@ def test_letters_stand_for_long_names_in_tables(pair, monkeypatch, capsys):
     assert f"A: {names[0]}\nB: {names[1]}\n" in out
     assert out.count(names[0]) == 1
     assert " a step than A" in out
-    assert "price of a token: A" in out
+    assert "A is best by step time" in out
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
 
 

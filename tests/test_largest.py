@@ -364,7 +364,7 @@ def test_a_space_without_a_legal_strategy_says_why(shardwise):
     assert code == 2
     assert "dtype: 'bf16'" in err
     assert "has no matrix rate for it; allowed: fp16, fp32" in err
-    with pytest.raises(InputError, match="is empty: none of its degrees and chunks make up 4"):
+    with pytest.raises(InputError, match="is empty: none of its degrees and chunks use exactly 4"):
         largest_model("h100-sxm", gpus=4, space={"tp": 3})
 
 

@@ -274,3 +274,15 @@ def test_huge_degrees_do_not_overflow() -> None:
     columns = {"tp": 2**31, "pp": 2**31, "cp": 4, "dp": 1, "gbs": 1}
     with pytest.raises(InputError):
         Table.of(MODEL, columns)
+
+
+@each_row("degree", ["tp", "tp2", "cp", "pp"])
+def test_the_degree_that_divides_nothing_is_blamed(degree):
+    """Alone it is at fault; where several are, or only their product, the number of GPUs is."""
+    with pytest.raises(InputError) as caught:
+        Strategy(gpus=64, global_batch_size=64, **{degree: 3}).resolved(MODEL)
+    assert [str(fault) for fault in caught.value.faults] == [
+        f"strategy: {degree}: 3: must divide gpus 64"
+    ]
+    with pytest.raises(InputError, match=r"gpus: 8: must be a multiple of tp 4 x cp 1 x pp 4 = 16"):
+        Strategy(gpus=8, global_batch_size=8, tp=4, pp=4).resolved(MODEL)

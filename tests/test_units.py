@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rows import each_row
-from shardwise.units import UNITS, format_quantity, parse_quantity, readable
+from shardwise.units import UNITS, counted, format_quantity, parse_quantity, readable
 
 
 @each_row(
@@ -105,3 +105,8 @@ def test_readable_numbers_keep_three_digits(value, dimension, expected):
 def test_thousands_are_separated_with_any_number_of_digits():
     """As in the tables of `fsdp`, of which some show four digits."""
     assert [readable(1002 * 2**20, "bytes", digits) for digits in (3, 4)] == ["1,002 MiB"] * 2
+
+
+def test_one_thing_is_singular():
+    """In every count that people read."""
+    assert [counted(n, "GPU") for n in (0, 1, 1024)] == ["0 GPUs", "1 GPU", "1,024 GPUs"]

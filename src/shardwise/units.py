@@ -311,6 +311,11 @@ _TABLE_UNITS = {
 }
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 GPU, 1,024 GPUs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def readable(value: float, dimension: str, digits: int = 3) -> str:
     """Round a quantity for a table, in the largest unit in which it is at least 1."""
     if not math.isfinite(value):

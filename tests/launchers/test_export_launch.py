@@ -59,7 +59,7 @@ def test_a_plan_is_written_with_its_prediction(shardwise):
 def test_without_a_file_the_first_is_printed(shardwise):
     """The other files are named on stderr."""
     code, out, err = shardwise("export", "fake", *RUN, "--release", "0.9")
-    assert (code, err.splitlines()[0]) == (0, "1 more with -o FILE: *-more.env")
+    assert (code, err.splitlines()[0]) == (0, "-o FILE also writes *-more.env")
     assert out.startswith("#!fake 0.9 .fake\n")
 
 

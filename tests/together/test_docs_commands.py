@@ -35,6 +35,7 @@ NOT_RUN = {
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
     "shardwise measure": "needs PyTorch; tests/pytorch trains",
     "shardwise calibrate my-system.yaml": "needs runs of a machine",
+    "shardwise compare before.sh": "needs scripts of two commits; see test_living_results.py",
     "shardwise fsdp my_package": "needs PyTorch; tests/pytorch traces modules",
     "from torch.profiler": "records a training loop on a GPU",
 }

@@ -89,7 +89,7 @@ def test_the_gate_sees_what_moved():
         return headings(prediction_gate.moved([part | {"figures": figures} | changed]))
 
     assert moved([step * (1 + 1e-10), memory], other, None) == []
-    why = "refused now: strategy: gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3"
+    why = "refused now: strategy: tp: 3: must divide gpus 8"
     found = moved([step * 1.01, memory], None, other)
     assert found == [
         f"1 {why}",
@@ -135,7 +135,7 @@ def test_files_of_answers_are_compared(tmp_path):
     moved[0]["answer"]["out"]["time_s"]["forward"] *= 1 + 2**-52
     moved[1]["answer"]["code"] = 0
     first, second = headings(golden.compare(old, golden.store(new, moved)))
-    assert first.startswith("1 answered now: error: --strategy: gpus: 8: must")
+    assert first.startswith("1 answered now: error: --strategy: tp: 3: must")
     assert second == "1 moved in time_s"
     with pytest.raises(SystemExit, match="--like"):
         golden.compare(old, golden.store(new, moved[:2]))

@@ -15,7 +15,11 @@ from shardwise import (
     Strategy,
     System,
     compare,
+    diagnose,
     estimate,
+    estimate_recipe,
+    explain,
+    largest_model,
     load,
     search,
     sweep,
@@ -223,3 +227,19 @@ def test_a_pull_request_fails_where_a_plan_gets_slower(file, found, shardwise):
     assert (code, "big fits with 0 % (--fail-if-unfit)" in err) == (1, True)
     code, _, err = shardwise(*words, "--fail-if-slower", "x")
     assert (code, "must be a percentage of 0 or more, such as 2%" in err) == (2, True)
+
+
+def test_every_answer_can_be_drawn():
+    """Explanations, the largest model, recipes and diagnoses, too: each first chart has data."""
+    pytest.importorskip("plotly")
+    example = Path(shardwise_files.__file__).parents[1] / "launchers/diagnose/example"
+    log, trace = example / "run.log", example / "trace.json.gz"
+    answers = [
+        explain(*CASE, SPACE, {"tp": 1}),
+        largest_model("h100-sxm", gpus=1, recompute="full", count=3),
+        estimate_recipe("llama3-8b-h100-8-bf16"),
+        diagnose(example / "train.sh", "h100-sxm", log=log, changes=0),
+        diagnose(example / "train.sh", "h100-sxm", log=log, trace=trace, changes=0),
+    ]
+    for answer in answers:
+        assert len(answer.plot().data) > 0, type(answer)

@@ -202,7 +202,7 @@ RELIABLE = ("--tokens", "1T", "--restart-time", "5min")
         ((*JOB, "--seq-len", "8k"), "--seq-len: '8k': must be a whole number; write 8192"),
         ((*JOB, "--zero", "three"), "--zero: 'three': allowed: 0, 1, 2, 3"),
         ((*JOB, "--zero", "4"), "--zero: 4: allowed: 0, 1, 2, 3"),
-        ((*JOB, "--tp", "3"), "--gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3"),
+        ((*JOB, "--tp", "3"), "--tp: 3: must divide gpus 8"),
         ((*JOB, "--lora-parts", "mlp"), "--lora-parts: ['mlp']: has no effect without --lora-rank"),
         ((*JOB, "--fsdp-prefetch", "2"), "--fsdp-prefetch: '2': has no effect without --zero 3"),
         ((*JOB, "--schedule", "dualpipe"), "--schedule: 'dualpipe': needs pp > 1 and training"),

@@ -102,14 +102,14 @@ def test_what_is_left_out_is_named(shardwise, monkeypatch):
     """With how to see it."""
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = shardwise("estimate", *LARGE)
-    line = "left out to fit: parameters · layers · peak in; see a wider terminal or --json"
+    line = "hidden: parameters · layers · peak in; see a wider terminal or --json"
     assert line in out.splitlines()
     head = next(line for line in out.splitlines() if "reserved" in line).split()
     kept = ["weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved"]
     assert head == ["stage", *kept]
 
     monkeypatch.setenv("COLUMNS", "119")
-    assert "left out" not in shardwise("estimate", *LARGE)[1]
+    assert "hidden: " not in shardwise("estimate", *LARGE)[1]
 
 
 @pytest.mark.parametrize("columns", ["120", "0", "", "x", "-5"])
@@ -119,7 +119,7 @@ def test_files_have_lines_of_120_characters(shardwise, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     assert shardwise("stacks")[1] == usual
     assert 110 < _widest(usual) <= 120
-    assert "left out to fit: gradients · attention · release; " in usual
+    assert "hidden: gradients · attention · release; " in usual
 
 
 def test_wide_terminals_show_all_columns(shardwise, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_terminal_is_asked_for_its_width():
     text = re.sub(r"\x1b\[[0-9;]*m", "", printed.decode())
 
     assert process.returncode == 0
-    assert "left out to fit: " in text
+    assert "hidden: " in text
     assert _widest(text) <= WIDTH
 
 
@@ -214,7 +214,7 @@ def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, cap
     assert (fitted.title, fitted.caption) == ("t", "c")
     monkeypatch.setattr(console, "_width", lambda: 80)
     show(table)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("left out to fit: b; ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("hidden: b; ")
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=5), st.integers(0, 300))

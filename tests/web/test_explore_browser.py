@@ -100,7 +100,7 @@ def test_what_cannot_run_says_why(page, address):
     number(page, "tp").fill("3")
     see(
         page.get_by_role("alert").first,
-        "strategy: gpus: 64: must be a multiple of tp 3 x cp 1 x pp 1 = 3",
+        "strategy: tp: 3: must divide gpus 64",
     )
     number(page, "tp").fill("2")
     see(step_time(page), expected(tp=2))

@@ -268,7 +268,7 @@ def test_compared_plans_keep_their_names():
     asked = [question(), question(tp="3"), question(tp="4")]
     view = views.compare_view(asked, ["A", "B", "C"], dark=False)
     assert [row["name"] for row in view["rows"]] == ["A", "C"]
-    assert view["faults"] == ["B: strategy: gpus: 64: must be a multiple of tp 3 x cp 1 x pp 1 = 3"]
+    assert view["faults"] == ["B: strategy: tp: 3: must divide gpus 64"]
     assert set(view["charts"]) == {"times", "memory"}
 
 

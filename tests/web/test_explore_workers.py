@@ -35,7 +35,7 @@ async def two_processes(pool):
     ("work", "limit", "words"),
     [
         ((time.sleep, 3600), 0.1, "question: took more than 0.1 s and was stopped"),
-        ((os._exit, 1), 600, "question: could not be answered: its process ended"),
+        ((os._exit, 1), 600, "question: the process that computed the answer ended; try again"),
     ],
 )
 def test_only_the_process_of_a_failed_question_is_replaced(pool, work, limit, words):

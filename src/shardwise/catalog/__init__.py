@@ -108,6 +108,15 @@ def names(folder: str) -> list[str]:
     return sorted(_entries(folder))
 
 
+def containing(folder: str, text: str) -> list[str]:
+    """Return the names of all entries in one folder that contain a text."""
+    return [name for name in names(folder) if canonical(text) in name]
+
+
+BASES = {"models": "llama3-8b", "systems": "h100-sxm"}
+"""Entries to begin your own with, by folder."""
+
+
 def canonical(name: str) -> str:
     """Return the catalog spelling of a name: lower case, dashes (`GPT3_1T` -> `gpt3-1t`)."""
     return name.lower().replace("_", "-").replace(" ", "-")

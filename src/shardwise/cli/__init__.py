@@ -40,7 +40,7 @@ VERB_GROUPS = {
     },
     "Search": {
         "search": "The best strategies of a model on N GPUs.",
-        "sweep": "What more bandwidth, more memory, or other values of a field would change.",
+        "sweep": "What more bandwidth or memory, or other settings, would gain.",
     },
     "Launch": {},
     "Check": {

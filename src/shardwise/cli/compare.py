@@ -112,11 +112,11 @@ def _share(flag: str, text: str | None) -> float:
 
 
 @with_help(
+    "system fail_if_slower fail_if_unfit markdown plot report json output",
     examples=[
-        "shardwise compare before.json after.json",
-        "shardwise compare found.json#1 found.json#3 --markdown --fail-if-slower 2%",
+        "shardwise compare before.json after.json --fail-if-slower 2%",
         "shardwise compare --models llama3-8b --systems rtx-4090,l40s --finetune lora,qlora",
-    ]
+    ],
 )
 @with_options
 def command(

@@ -11,7 +11,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import overriding, work_fields
 from shardwise.errors import InputError, one_line
-from shardwise.units import read_whole
+from shardwise.units import counted, read_whole
 
 if TYPE_CHECKING:
     from shardwise.config.launch import Launch
@@ -58,8 +58,8 @@ def show_not_understood(launch: "Launch") -> None:
 def note_left_out(found: "SearchResult | SweepResult") -> None:
     """Print how many plans are not listed because the launcher cannot run them."""
     if found.left_out:
-        several = "s" if found.left_out > 1 else ""
-        note(f"{found.left_out} plan{several} left out: {found.launcher} has no options for them")
+        plans = counted(found.left_out, "plan")
+        note(f"{plans} left out: {found.launcher} has no options for them")
 
 
 def show_assumed(launch: "Launch", flags: Mapping[str, Any]) -> None:

@@ -150,8 +150,8 @@ def list_or_show(
     refuse_other_kind(config, name)
     if explain:
         return _explain(config, name, json=json, output=output)
-    if name is None:
-        names = catalog.names(config.CATALOG or "")
+    names = _listed(config.CATALOG or "", name)
+    if name is None or names:
         entries = [config.load(known) for known in names]
         if json or output:
             emit_json(dict(zip(names, map(record, entries), strict=True)), output)
@@ -166,6 +166,15 @@ def list_or_show(
     elif output is None:
         print_one(entry)
     return 0
+
+
+def _listed(folder: str, name: str | None) -> list[str]:
+    """Entries to list: all without a name, or those that contain a name that no entry has."""
+    if name is None:
+        return catalog.names(folder)
+    if catalog.find(folder, name) is not None or files.is_file_name(name):
+        return []
+    return catalog.containing(folder, name)
 
 
 def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:

@@ -78,6 +78,8 @@ def command(
 ) -> int:
     """List the models of the catalog, or show one: its shape and its parameters by component.
 
+    With part of a name, list those whose names contain it, as in `models llama3`.
+
     With a folder, list every model file in it; a file that is not a model gets an error line, and
     the exit code is 2. With --output, write the model to a file, as a template for your own.
 

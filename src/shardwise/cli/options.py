@@ -22,8 +22,8 @@ COMMAND_LINE = "command line"
 _FILES = "Files (YAML, JSON, TOML; also .gz): shardwise, Calculon, SimuMax, NERSC"
 _MODELS = (
     f"Catalog name, owner/name on the Hugging Face hub, or file. {_FILES}, AMPeD or Hugging Face "
-    "format, launch file of a trainer, which sets strategy and software, too, or a saved plan "
-    "(FILE#3), which sets everything; - reads standard input."
+    "format, or launch file of a trainer, which sets strategy and software, too, or FILE#3, plan 3 "
+    "of a saved search."
 )
 _SYSTEMS = f"Catalog name or file. {_FILES} or AMPeD format."
 
@@ -98,8 +98,7 @@ VARIABLES_OPTION = opt(
 )
 PLOT_OPTION = opt(
     "--plot FILE",
-    "Write charts to FILE (.html, .json), or one of them (.png, .svg, .pdf): the most important, "
-    "or with FILE#CHART that of the name.",
+    "Write charts to FILE (.html, .json), or one (.png, .svg, .pdf): the first, or FILE#NAME.",
     OUTPUT,
 )
 REPORT_OPTION = opt(

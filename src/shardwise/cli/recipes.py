@@ -86,7 +86,7 @@ def _named(text: str | None) -> list[str] | None:
     """Recipes whose names contain a text; None for all, or for one that has that name."""
     if text is None or catalog.find("recipes", text) is not None or is_file_name(text):
         return None
-    return [n for n in catalog.names("recipes") if catalog.canonical(text) in n] or None
+    return catalog.containing("recipes", text) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ class SearchOptions:
     objective: str | None = OBJECTIVE_OPTION
     top: str | None = opt(
         "--top K",
-        "How many plans (lines) to list. Default: 10; with --reference calculon 1.",
+        "Plans to list. Default: 10; of calculon 1.",
         _PLANS,
     )
     all_variants: bool = opt(
@@ -121,8 +121,7 @@ class SearchOptions:
     report: str | None = REPORT_OPTION
     explain: str | None = opt(
         "--explain FIELD=VALUE,...",
-        "Explain why this strategy is not legal, does not fit, or is not the best; with "
-        "--top or --pareto list plans, too.",
+        "Why this strategy is not legal, does not fit, or is not the best; also with --top.",
         _PLANS,
     )
     save: str | None = opt(

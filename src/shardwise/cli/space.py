@@ -66,8 +66,7 @@ DOMAIN_OPTION = opt(
 )
 FOR_OPTION = opt(
     "--for LAUNCHER",
-    "List only plans that `export LAUNCHER` can write; the software is that of the "
-    "launcher unless --stack names another.",
+    "List only plans that `export LAUNCHER` can write; --stack: other software.",
     SPACE,
 )
 OK_IF_NONE_FLAG = opt("--ok-if-none", "Exit with 0 even if nothing is feasible.", OUTPUT)

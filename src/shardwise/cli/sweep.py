@@ -65,6 +65,7 @@ from shardwise.config.system import System
 from shardwise.planning.sweep.axes import figure_list, varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
+from shardwise.units import counted
 
 _SWEEP = "Sweep"
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
@@ -108,8 +109,7 @@ class ReferenceOptions:
     "vary sensitivity figures gpus global_batch_size fix fixed plot",
     examples=[
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --vary nvlink.bandwidth=0.5x,1x,2x",
-        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --sensitivity",
-        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --tp 1 --pp 1 --vary zero=1,2,3",
+        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --pp 1 --vary zero=1,2,3",
     ],
 )
 @with_strategy_flags
@@ -135,7 +135,7 @@ def command(
         "--zip", "Pair the values of all --vary one by one instead of combining them.", _SWEEP
     ),
     strategy: str | None = STRATEGY_OPTION,
-    fixed: bool = opt("--fixed", "Evaluate the strategy of the flags, without a search.", _SWEEP),
+    fixed: bool = opt("--fixed", "Evaluate the strategy of the flags alone.", _SWEEP),
     fix: list[str] | None = FIX_OPTION,
     options: SearchOptions,
     launcher: str | None = FOR_OPTION,
@@ -159,7 +159,7 @@ def command(
     theirs: ReferenceOptions,
     flags: Mapping[str, Any],
 ) -> int:
-    """What more bandwidth, more memory, a larger domain or other values of a field would change.
+    """What more bandwidth or memory, larger domains, or other settings would gain.
 
     Each point has the best strategy of a search, or one strategy (--fixed, --strategy FILE). Exit
     code 1 if nothing is feasible at any point.
@@ -266,8 +266,7 @@ def _check_size(
 
 def _note_work(result: SweepResult) -> None:
     """Say on stderr what was evaluated, and what is not listed."""
-    plural = "" if len(result.points) == 1 else "s"
-    note(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s")
+    note(f"{counted(len(result.points), 'point')} in {result.elapsed_s:.2f} s")
     note_left_out(result)
 
 

@@ -149,6 +149,11 @@ class SparseAttention(ConfigBase):
     """The same of backward kernels, which add gradients of keys from many queries."""
 
 
+def tier_words(name: str) -> str:
+    """Return what a memory tier is called in sentences: GPU memory, host memory."""
+    return f"{'GPU' if name == 'hbm' else name} memory"
+
+
 class MemoryKernel(ConfigBase):
     """How close element-wise kernels come to the memory bandwidth (see `cost.kernels`)."""
 

@@ -165,7 +165,9 @@ class ConfigBase(Described):
             return f"is a {other}, not a {kind}{order}{use}"
         hint = did_you_mean(catalog.suggested(cls.CATALOG, text))
         if not hint:
-            return f"no such {kind}; to list them: shardwise {cls.CATALOG}"
+            base = catalog.BASES.get(cls.CATALOG)
+            own = f"; to make your own: shardwise {cls.CATALOG} {base} -o FILE.yaml" if base else ""
+            return f"no such {kind}; to list them: shardwise {cls.CATALOG}{own}"
         and_file = "" if files.is_catalog_only() else ", and no such file"
         return f"no such {kind} in the catalog{and_file}; {hint}"
 

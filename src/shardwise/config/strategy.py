@@ -757,7 +757,11 @@ class Strategy(ConfigBase):
                 fault("dp", f"with {degrees} makes {gpus} GPUs; at most {MOST}", dp)
         elif dp is None:
             dp = gpus // product
-            if gpus % product:
+            own = {"tp": self.tp, "tp2": self.tp2, "cp": self.cp, "pp": self.pp}
+            wrong = [name for name, degree in own.items() if gpus % degree]
+            if len(wrong) == 1:
+                fault(wrong[0], f"must divide gpus {gpus}", own[wrong[0]])
+            elif gpus % product:
                 fault("gpus", f"must be a multiple of {degrees} = {product}", gpus)
         elif dp * product != gpus:
             fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)

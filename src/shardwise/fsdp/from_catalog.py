@@ -459,8 +459,8 @@ _INPUT_BYTES = 2 * 8
 _ASSUMED = (
     "kernel times and bytes are shardwise's estimate, not a trace",
     "queries, keys and values, as gate and up, share the time of one product by their widths",
-    "between these all transient bytes of the product are resident",
-    "what one operation hands to the next counts while they run, not between them",
+    "between these, all temporary buffers of the product stay allocated",
+    "an output counts in memory while it is computed and while the next operation reads it",
 )
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 

@@ -1,12 +1,14 @@
 """How launch files and diagnoses are shown in Python."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.config.launch import Launch
 from shardwise.launchers.diagnose.results import Diagnosis
 from shardwise.launchers.export import Export
 from shardwise.launchers.launch import LaunchFile
-from shardwise.launchers.tables.diagnose import print_diagnosis
+from shardwise.launchers.tables.diagnose import COMPONENT_WORDS, print_diagnosis
+from shardwise.report.charts.common import GREY, LINES, Figure, plotly, styled
 from shardwise.report.console import percent, seconds, written
 from shardwise.report.views.view import Summary, View
 
@@ -59,8 +61,33 @@ def _launch(one: Launch) -> Summary:
     return Summary(title=f"Launch: {one.source}, {one.launcher}{release}", rows=rows)
 
 
+def _charts(found: Diagnosis) -> Mapping[str, Figure]:
+    """Exposed times of the components, measured next to predicted; of a log alone, of the step."""
+    rows = [
+        (COMPONENT_WORDS.get(c.name, c.name), c.measured_s, c.predicted_s) for c in found.components
+    ]
+    rows = rows or [("step", found.measured.step_time_s, found.predicted.step_time_s)]
+    names, measured, predicted = zip(*rows, strict=True)
+    go = plotly()
+    figure = go.Figure(
+        [
+            go.Bar(x=times, y=names, orientation="h", name=name, marker={"color": color})
+            for name, times, color in (
+                ("predicted", predicted, GREY),
+                ("measured", measured, LINES[0]),
+            )
+        ]
+    )
+    styled(
+        figure, "Measured and predicted step", f"{found.model} on {found.system}, {found.launch}"
+    )
+    figure.update_xaxes(title="exposed time in a step [s]")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return {"components": figure}
+
+
 VIEWS: dict[str, View[Any]] = {
-    "Diagnosis": View(summary=_diagnosis, tables=print_diagnosis),
+    "Diagnosis": View(summary=_diagnosis, tables=print_diagnosis, charts=_charts),
     "Export": View(summary=_export),
     "Launch": View(summary=_launch),
     "LaunchFile": View(summary=_file),

@@ -14,12 +14,12 @@ from shardwise.config.recipe import Recipe
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.ops.param_count import flops_per_token
-from shardwise.shown import Shown
+from shardwise.shown import Charted
 
 _TERA = 1e12
 
 
-class RecipeEstimate(Shown, Result):
+class RecipeEstimate(Charted, Result):
     """A recipe, what was measured with it, and our estimate of the same run.
 
     Examples

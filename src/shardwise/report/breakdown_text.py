@@ -151,7 +151,7 @@ def _training_run(run: TrainingTime | None) -> list[str]:
         _line("Total time to train", days / _YEAR_D, "years"),
         _line("GPU-hours", run.gpu_hours.expected, "h"),
     ]
-    prices = {"Price": ("usd", "USD"), "Energy at most": ("kwh", "kWh"), "CO2": ("co2_kg", "kg")}
+    prices = {"Price": ("usd", "USD"), "Maximum energy": ("kwh", "kWh"), "CO2": ("co2_kg", "kg")}
     for label, (name, unit) in prices.items():
         amount = getattr(run, name)
         shown = f"unknown: {run.unknown.get(name, '')}" if amount is None else amount.expected

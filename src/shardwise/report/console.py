@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text, TextType
 
-from shardwise.units import readable
+from shardwise.units import counted, readable
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def show(*things: RenderableType, style: str | None = None) -> None:
                 _print(Text(note), wide, style)
             if left_out:
                 names = " · ".join(map(_one_line, left_out))
-                note = f"left out to fit: {names}; see a wider terminal or --json"
+                note = f"hidden: {names}; see a wider terminal or --json"
                 _print(Text(note), wide, "dim")
         else:
             _print(thing, wide, style)
@@ -242,10 +242,10 @@ def plain_table(
 
 def as_markdown(table: Table) -> str:
     """Return a table with all of its columns as Markdown."""
-    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    rows: list[Sequence[object]] = [*zip(*(one.cells for one in table.columns), strict=True)]
     sides = ["---:" if column.justify == "right" else "---" for column in table.columns]
-    heads = [column.header for column in table.columns]
-    cells = ([str(one).replace("|", "\\|").strip() for one in row] for row in [heads, sides, *rows])
+    rows = [[column.header for column in table.columns], sides, *rows]
+    cells = ([str(one).replace("|", "\\|").strip() for one in row] for row in rows)
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
@@ -319,7 +319,7 @@ def written(value: object) -> str:
 
 def gpu_count(number: int) -> str:
     """A number of GPUs."""
-    return f"{number} GPU" if number == 1 else f"{number:,} GPUs"
+    return counted(number, "GPU")
 
 
 def count(value: float) -> str:

@@ -69,7 +69,7 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
         raise InputError.of("rows", part, problem)
     if not is_result(data):
         kind = kind_of_saved(data)
-        saved = read_saved(data, source) if kind is not None and kind.home else None
+        saved: object = read_saved(data, source) if kind is not None and kind.home else None
         if isinstance(saved, Framed):
             return saved.to_frame()
         if rows := list(_of_records(data)):

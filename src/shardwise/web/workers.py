@@ -120,7 +120,7 @@ class Pool:
             problem = f"took more than {seconds:g} s and was stopped"
             raise InputError.at("question", problem) from None
         except BrokenProcessPool:
-            problem = "could not be answered: its process ended"
+            problem = "the process that computed the answer ended; try again"
             raise InputError.at("question", problem) from None
         finally:
             self._idle.put_nowait(worker)

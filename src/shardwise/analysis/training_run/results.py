@@ -148,10 +148,10 @@ def _rows(run: TrainingTime) -> Iterator[tuple[str, str, str]]:
     yield "days", _number(run.days.expected), _range(run.days, run.level)
     yield "GPU-hours", _number(run.gpu_hours.expected), _range(run.gpu_hours)
     yield "price", *_known(run.usd, "usd", run.unknown)
-    yield "energy, at most", *_known(run.kwh, "kwh", run.unknown)
+    yield "maximum energy", *_known(run.kwh, "kwh", run.unknown)
     if run.pue is not None and run.facility_kwh is not None:
         yield f"with PUE {run.pue:g}", *_known(run.facility_kwh, "kwh", {})
-    yield "CO2, at most", *_known(run.co2_kg, "co2_kg", run.unknown)
+    yield "maximum CO2", *_known(run.co2_kg, "co2_kg", run.unknown)
     if run.goodput is None:
         yield "goodput", "unknown", run.unknown["goodput"]
         return

@@ -30,6 +30,7 @@ from shardwise.launchers.launch import (
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
+from shardwise.units import counted
 
 MEGATRON_STACK = "megatron-lm-2026"
 _MOST_STAGE = 3
@@ -485,7 +486,8 @@ def _mesh(strategy: Strategy) -> dict[str, Any]:
 def _in_code(plan: LaunchPlan) -> Iterator[str]:
     """What the YAML cannot hold: the model and what its code decides."""
     strategy, model = plan.strategy, plan.model
-    yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {strategy.gpus} GPUs"
+    gpus = counted(strategy.gpus or 1, "GPU")
+    yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {gpus}"
     yield f"micro_batch_size {strategy.micro_batch_size}, batch {strategy.global_batch_size}"
     if strategy.tp > 1:
         yield "tensor-parallel plan: parallelize(model, accelerator.torch_device_mesh['tp'])"
@@ -527,7 +529,8 @@ def _script(plan: LaunchPlan, release: str, ending: str) -> str:
         )
     return (
         "#!/usr/bin/env bash\n"
-        f"# accelerate {release}: {nodes} nodes x {per_node} GPUs; run once on every node, or\n"
+        f"# accelerate {release}: {counted(nodes, 'node')} x {counted(per_node, 'GPU')}; "
+        "run once on every node, or\n"
         f"# srun --nodes {nodes} --ntasks-per-node 1 this script\n"
         f"{as_comments([*plan.comments, *_in_code(plan)])}"
         "set -euo pipefail\n\n"

@@ -172,7 +172,7 @@ def _write(written: Export, output: str | None) -> None:
         sys.stdout.write(written.files[0].text)
         if len(written.files) > 1:
             others = ", ".join(f"*{one.ending}" for one in written.files[1:])
-            note(f"{len(written.files) - 1} more with -o FILE: {others}")
+            note(f"-o FILE also writes {others}")
         return
     named = file_names(output, written.files)
     for path in named:

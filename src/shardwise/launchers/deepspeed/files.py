@@ -39,6 +39,7 @@ from shardwise.launchers.launch import (
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
 from shardwise.ops.param_count import count_parameters
+from shardwise.units import counted
 
 
 def layer_weights(model: Model) -> int:
@@ -553,7 +554,8 @@ def _add_degrees(config: dict[str, Any], model: Model, strategy: Strategy) -> No
 def _in_code(plan: LaunchPlan) -> Iterator[str]:
     """What the JSON cannot hold: the model and what its code decides."""
     strategy, model = plan.strategy, plan.model
-    yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {strategy.gpus} GPUs"
+    gpus = counted(strategy.gpus or 1, "GPU")
+    yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {gpus}"
     yield "learning rate and its schedule: optimizer.params, scheduler"
     if strategy.recompute == Recompute.FULL:
         yield "recompute full: model.gradient_checkpointing_enable(), which calls"
@@ -596,7 +598,7 @@ def _script(plan: LaunchPlan, release: str) -> str:
     comments = [*plan.comments, "", "Not in the JSON:", *_in_code(plan)]
     return (
         "#!/usr/bin/env bash\n"
-        f"# DeepSpeed {release}: {nodes} nodes x {per_node} GPUs.\n"
+        f"# DeepSpeed {release}: {counted(nodes, 'node')} x {counted(per_node, 'GPU')}.\n"
         f"{as_comments(comments)}"
         "set -euo pipefail\n\n"
         'CONFIG="${CONFIG:-${BASH_SOURCE[0]%.sh}.json}"\n'

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.analysis import Result
 from shardwise.config.enums import Word
-from shardwise.shown import Shown
+from shardwise.shown import Charted
 
 
 class Cause(Word):
@@ -156,7 +156,7 @@ class ProposedChange(Result):
     """What changes in other files of the launch, such as the script next to a JSON."""
 
 
-class Diagnosis(Shown, Result):
+class Diagnosis(Charted, Result):
     r"""A measured run against its prediction.
 
     Examples

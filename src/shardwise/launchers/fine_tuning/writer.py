@@ -37,6 +37,7 @@ from shardwise.launchers.launch import (
     nodes_of,
     thread_variables,
 )
+from shardwise.units import counted
 
 SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero fsdp_reshard optimizer"
@@ -235,11 +236,12 @@ def files_of(
     """
     strategy = plan.strategy
     nodes, each = nodes_of(plan.system, strategy.gpus or 1)
+    gpus = counted(strategy.gpus or 1, "GPU")
     remarks = [
         release,
         *plan.comments,
         f"model {plan.model.name}: name its folder, or its name on the Hugging Face hub",
-        f"{strategy.gpus} GPUs, batch {strategy.global_batch_size} x {strategy.seq_len} tokens",
+        f"{gpus}, batch {strategy.global_batch_size} x {strategy.seq_len} tokens",
         "data: put your own in place of the names here",
     ]
     start = command.format(
@@ -250,7 +252,7 @@ def files_of(
     )
     script = (
         "#!/usr/bin/env bash\n"
-        f"# {nodes} nodes x {each} GPUs: run once on every node.\n"
+        f"# {counted(nodes, 'node')} x {counted(each, 'GPU')}: run once on every node.\n"
         f"{as_comments(plan.comments)}set -euo pipefail\n\n"
         f"{exports(thread_variables(strategy))}{start}\n"
     )

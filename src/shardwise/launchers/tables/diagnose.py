@@ -6,10 +6,16 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.config.strategy_fields import PARALLELISM, RANK_DEGREES
-from shardwise.launchers.diagnose.results import Diagnosis, Finding, ProposedChange, StepComponent
+from shardwise.launchers.diagnose.results import (
+    Cause,
+    Diagnosis,
+    Finding,
+    ProposedChange,
+    StepComponent,
+)
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, written
 
-_COMPONENT_WORDS = {
+COMPONENT_WORDS = {
     "products": "GEMMs",
     "attention": "attention",
     "other_kernels": "other kernels",
@@ -20,6 +26,7 @@ _COMPONENT_WORDS = {
     "memcpy": "copies",
     "idle": "idle",
 }
+"""Components of a step in words."""
 _UNRESOLVED = "below measurement noise"
 
 
@@ -76,7 +83,7 @@ def _components(found: Diagnosis) -> Table:
     for one in found.components:
         totals = (one.measured_total_s, one.predicted_total_s)
         table.add_row(
-            _COMPONENT_WORDS.get(one.name, one.name),
+            COMPONENT_WORDS.get(one.name, one.name),
             seconds(one.measured_s),
             seconds(one.predicted_s),
             _ratio(one),
@@ -92,13 +99,14 @@ def _ratio(one: StepComponent) -> str:
 def _finding_lines(finding: Finding) -> Iterator[Text | str]:
     ratio = "" if finding.ratio is None else f", {finding.ratio:.2f} times the predicted time"
     gain = f"gain {seconds(finding.gain_s)} ({percent(finding.gain_share)} of the step)"
-    title = finding.cause.replace("_", " ")
+    cause = finding.cause.replace("_", " ")
+    title = "cause unknown" if finding.cause == Cause.UNKNOWN else cause
     yield Text(f"{title}: {gain}{ratio}", style="bold")
     yield f"  {finding.text}"
     for one in finding.possible:
         how = f"{one.factor:.2f} times" if one.factor is not None else seconds(one.added_s or 0.0)
         more = "the predicted time" if one.factor is not None else "more in a step"
-        yield f"  possible single cause: {_COMPONENT_WORDS.get(one.what, one.what)}, {how} {more}"
+        yield f"  possible single cause: {COMPONENT_WORDS.get(one.what, one.what)}, {how} {more}"
     yield ""
 
 

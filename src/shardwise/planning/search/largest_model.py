@@ -472,7 +472,7 @@ def _refuse_all(case: _Case, model: Model) -> None:
     candidates = case.candidates(model)
     if not len(candidates):
         gpus = _single(case.space, "gpus")
-        problem = f"is empty: none of its degrees and chunks make up {gpus} GPUs"
+        problem = f"is empty: none of its degrees and chunks use exactly {gpus} GPUs"
         raise InputError.at("space", problem)
     refuse_illegal(model, case.system, candidates.strategies(np.array([0])))
 

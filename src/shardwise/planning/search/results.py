@@ -10,7 +10,7 @@ from shardwise.analysis.measured_plans import MeasuredPlan
 from shardwise.analysis.results import Estimate, Interval
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
-from shardwise.shown import Brief, Charted, Framed, Shown, reports
+from shardwise.shown import Brief, Charted, Framed, reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -478,7 +478,7 @@ class Loss(Result):
     the difference."""
 
 
-class Explanation(Shown, Result):
+class Explanation(Charted, Result):
     """One strategy compared with the rules, the memory and every candidate of a space.
 
     Examples
@@ -569,7 +569,7 @@ class LargestFit(Result):
     """Strategies that the fastest was selected from."""
 
 
-class LargestModel(Shown, LargestFit):
+class LargestModel(Charted, LargestFit):
     """The largest model that fits: the limit, and the practical answer.
 
     Examples

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.accelerator import tier_words
 from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import LAYER_AXES, RANK_DEGREES, REPLICA_DEGREES
@@ -48,7 +49,7 @@ from shardwise.planning.search.scan import (
     memory_of_each,
 )
 from shardwise.planning.search.space import Space
-from shardwise.units import readable
+from shardwise.units import counted, readable
 
 PIECE_ROWS = 1 << 16
 _MOST_OPEN = 1 << 10  # largest degree to try where a space leaves it open
@@ -525,7 +526,7 @@ def _why_none(
     if not bounds.shapes:
         counts = ", ".join(f"{reason} {n:,}" for reason, n in bounds.rejected.most_common())
         reason = next(iter(bounds.rejected), "degrees")
-        return reason, f"no degrees of the space obey the rules on any number of GPUs: {counts}"
+        return reason, f"no combination of degrees obeys the rules on any number of GPUs: {counts}"
     if rejected:
         reason = MEMORY if rejected[MEMORY] else rejected.most_common(1)[0][0]
         counts = ", ".join(f"{reason} {n:,}" for reason, n in rejected.most_common())
@@ -536,7 +537,7 @@ def _why_none(
     if reached <= above:
         return "batch", f"no more than {reached:,} GPUs can share the batch"
     nodes = f"full nodes of {case.system.node.accelerators} GPUs"
-    return "node", f"no degrees of the space that fit make up {nodes}"
+    return "node", f"no degrees of the space that fit use exactly {nodes}"
 
 
 def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:
@@ -545,9 +546,10 @@ def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:
     shown = (axis for axis in RANK_DEGREES if axis != "tp2" or row.tp2[0] > 1)
     axes = " x ".join(f"{axis} {int(getattr(row, axis)[0])}" for axis in shown)
     problem = (
-        f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the strategy "
-        f"that needs least memory lacks {readable(shortfall.bytes, 'bytes')} of "
-        f"{system.accelerator.memory[shortfall.tier].name}; more replicas are not possible"
+        f"even on {counted(int(row.gpus[0]), 'GPU')} ({axes}) the strategy that needs least memory "
+        f"lacks {readable(shortfall.bytes, 'bytes')} of "
+        f"{tier_words(system.accelerator.memory[shortfall.tier].name)}; "
+        "more replicas are not possible"
     )
     return (SECOND_MEMORY if shortfall.tier else MEMORY), problem
 

@@ -97,7 +97,7 @@ class SearchWork:
 def _why_none(reasons: Counter[str]) -> str:
     """Why no strategy is feasible: the most frequent reasons."""
     if not reasons:
-        return "no degrees and chunks of the space make up the GPUs"
+        return "no degrees and chunks of the space use exactly these GPUs"
     shown = ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common(_REASONS_SHOWN))
     return f"none of {sum(reasons.values()):,} strategies is feasible: {shown}"
 

@@ -107,7 +107,7 @@ def charts(board: Scoreboard) -> dict[str, Figure]:
 def write_charts(board: Scoreboard, path: str | Path) -> None:
     """Write all charts on one page, .html with all that it needs, or .json by name."""
     score = board.overall
-    fact = f"{score.rows:,} runs: {score.errors.n:,} predicted, {score.refused:,} refused"
+    fact = f"{score.rows:,} runs: {score.counts}"
     write_page(path, "Measured training runs", [fact], charts(board))
 
 

@@ -267,7 +267,8 @@ def rejections(result: SearchResult) -> Figure:
         )
     )
     subtitle = f"{search_words(result)}; {result.candidates:,} different strategies"
-    styled(figure, "What became of all strategies", subtitle, height=200 + 36 * len(counts))
+    title = "How many strategies are feasible, and why others are not"
+    styled(figure, title, subtitle, height=200 + 36 * len(counts))
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(title="strategies", range=[0, _ROOM * max(*numbers, 1)])
     return figure

@@ -64,6 +64,7 @@ from shardwise.report.charts.sweep_points import (
     time_for,
     varied,
 )
+from shardwise.units import counted
 
 Marks = Mapping[str, Mapping[str, float]]
 """Points to mark by their name: values by axis, in the units of `SweepPoint.values`."""
@@ -687,7 +688,9 @@ def write_charts(
 ) -> None:
     """Write all charts of a sweep on one page, .html with all that it needs, or .json by name."""
     empty = sum(best_of(point) is None for point in result.points)
-    counts = f"{len(result.points):,} points, {len(result.points) - empty:,} of them feasible"
+    counts = (
+        f"{counted(len(result.points), 'point')}, {len(result.points) - empty:,} of them feasible"
+    )
     facts = [f"{counts}; {result.candidates:,} strategies in {result.elapsed_s:.1f} s"]
     facts += [f"Changed along with what was requested: {one}." for one in result.assumed]
     if not _is_priced(result):

@@ -178,7 +178,7 @@ _NOT_NEEDED = (
 STACK_NOTES = (
     "runs: measured runs of grades A and B that are predicted with the stack; 1 source: all are",
     "one source's, from whose servers its figures cannot be separated;",
-    "framework: runs of other stacks of its framework; prior: no run at all",
+    "none (same trainer): runs of other stacks of its trainer; none: no run at all",
 )
 _DETAILS = re.compile(r" - |; ")
 """What follows it in the description of a stack is more than a line of a list."""
@@ -308,7 +308,7 @@ def stack_row(stack: Stack) -> Iterator[str]:
     yield re.split(_DETAILS, stack.description)[0]
     yield stack.release or "-"
     one = ", 1 source" if basis.measured_sources == 1 else ""
-    none = "framework" if basis.framework_measured else "prior"
+    none = "none (same trainer)" if basis.framework_measured else "none"
     yield f"{basis.measured_runs}{one}" if basis.measured_runs else none
     yield " ".join(families) or "-"
     yield stack.attention_kernel

@@ -269,7 +269,7 @@ def best_words(found: Comparison) -> list[str]:
     for measure, name in found.best.items():
         if name is not None:
             by.setdefault(name, []).append(BEST_BY[measure])
-    lines = [f"best by {', '.join(measures)}: {name}" for name, measures in by.items()]
+    lines = [f"{name} is best by {', '.join(measures)}" for name, measures in by.items()]
     return lines or ["none fits"]
 
 

@@ -212,7 +212,7 @@ def _summary(result: Estimate) -> Table:
         (
             "per billion tokens",
             "no price" if cost is None else f"${cost:,.0f}",
-            "energy per step, at most",
+            "maximum energy per step",
             "no figure" if power is None else f"{power:.3g} kWh",
         ),
     ]
@@ -381,7 +381,7 @@ def closing_lines(result: Estimate) -> list[str]:
     stack = stack if isinstance(stack, str) else stack.get("base", stack.get("name"))
     named = (("systems", result.system), ("stacks", stack))
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
-    lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
+    lines.append(f"origin of the figures used: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
     lines.append(result.cost.price_line)
     lines += _assumed_network(result)

@@ -3,6 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.config.accelerator import tier_words
 from shardwise.planning.search.results import Explanation, Loss
 from shardwise.report.console import gpu_count, percent, plain_table, seconds, show, table_of
 from shardwise.report.tables.estimate import PART_NAMES
@@ -43,7 +44,7 @@ def _verdict(found: Explanation) -> list[str]:
     for lack in found.shortages:
         lines.append(
             f"does not fit: stage {lack.stage} needs {readable(lack.needed_bytes, 'bytes')} of "
-            f"{lack.tier}, of which {readable(lack.usable_bytes, 'bytes')} may be used: "
+            f"{tier_words(lack.tier)}, of which {readable(lack.usable_bytes, 'bytes')} are usable: "
             f"{readable(lack.excess_bytes, 'bytes')} too much"
         )
         parts = ", ".join(f"{n} {readable(size, 'bytes')}" for n, size in lack.parts.items())

@@ -25,13 +25,10 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
     """Print the scoreboard; with `rows`, every run of it."""
     score = board.overall
     show(Text(f"\n{score.rows:,} measured training runs", style="bold"))
-    untimed = score.rows - score.refused - score.errors.n
-    counts = f"{score.errors.n:,} predicted, {score.refused:,} refused"
-    counts += f", {untimed:,} without a time to compare" if untimed else ""
     errors = "errors of the time of a step: predicted / measured - 1"
     skill = "skill: part of the mean error of a constant-MFU guess that is gone"
     unseen = f"{_LEFT_OUT}: fitted runs (grade A), each with its own source left out of the fit"
-    lines = (counts, errors, f"{skill}, their own source left out")
+    lines = (score.counts, errors, f"{skill}, their own source left out")
     more = (unseen,) if board.left_out else ()
     show(Text("\n".join((*lines, *more)), style="dim"))
     together = {by: board.groups[by] for by in GROUPINGS if by not in _ALONE}

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.analysis.coverage import coverage_of
+from shardwise.config.accelerator import tier_words
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
 from shardwise.frozen import FrozenDict
-from shardwise.parallel.constraints import CONSTRAINTS
+from shardwise.parallel.constraints import CONSTRAINTS, Constraint
 from shardwise.planning.search.results import (
     Cell,
     LevelsPlan,
@@ -175,14 +176,8 @@ _COMMON = (
 )
 # What a narrow table omits before anything that distinguishes plans.
 _OPTIONAL = ("8 of 10 runs", "tokens/s/GPU", "variants", "MFU")
-_P80 = (
-    "p80: 8 of 10 such plans take no longer, by the errors of measured runs of the same class "
-    "(dispatcher, overlap, graphs, pipeline, ZeRO); it orders the plans (--objective: others)"
-)
-_VARIANTS = (
-    "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the best "
-    "of them; the line is the simplest (--all-variants lists all)"
-)
+_P80 = "p80: 8 of 10 such plans take no longer; it orders the plans (--objective: others)"
+_VARIANTS = "variants: nearly equal strategies of the same layout (--all-variants lists all)"
 
 
 def best_table(result: SearchResult) -> Table:
@@ -319,7 +314,9 @@ def agreed(result: SearchResult) -> str:
 
 
 def _named(strategy: Mapping[str, object], field: str) -> str:
-    return f"{DEGREE_HEADS.get(field, field).replace('_', ' ')} {_cell(strategy, field)}"
+    value = _cell(strategy, field)
+    value = "by default of the software" if value == "stack" else value
+    return f"{DEGREE_HEADS.get(field, field).replace('_', ' ')} {value}"
 
 
 def short(field: str) -> str:
@@ -327,11 +324,17 @@ def short(field: str) -> str:
     return DEGREE_HEADS.get(field) or _SHORT.get(field, field)
 
 
+def _rule_words(rule: Constraint) -> str:
+    """What a rule refuses, where there is no sentence of its own."""
+    name, field = rule.reason.replace("_", " "), rule.field.replace("_", " ")
+    return f"break a rule of {field}" + ("" if name == field else f" ({name})")
+
+
 _REASONS = {
-    "memory": "more than the accelerator's memory",
-    "may_not_fit": "less likely to fit than required",
-    "second_memory": "more than the usable host memory",
-    **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in CONSTRAINTS},
+    "memory": "do not fit in memory",
+    "may_not_fit": "are less likely to fit than required",
+    "second_memory": "do not fit in host memory",
+    **{rule.reason: _rule_words(rule) for rule in CONSTRAINTS},
     "reported": "avoided: reported broken or slower",
     "batch": "the replicas cannot share the batch",
     "tier_size": "a network tier has too few accelerators",
@@ -348,9 +351,11 @@ _REASONS = {
     "slower_stages": "other layers of the stages are faster",
     "dtype": "the accelerator has no rate for the type",
     "heads": "tp does not divide the heads",
-    "software": "the stack cannot run it",
+    "software": "not supported by the software",
     "ffn": "tp does not divide the width of the MLP",
 }
+_PREDICATES = ("do not fit", "are less", "break a", "avoided", "not supported")
+"""Begin texts of reasons that say what strategies do; others say why they are rejected."""
 _COUNTED_REASON = re.compile(r"\b([a-z]\w*) ([\d,]*\d)\b")
 _MOST_PARETO = 40
 _COUNTED_IN_FULL = 1_000_000
@@ -360,7 +365,7 @@ _IN_BRIEF = (
     "dispatcher",
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
 )
-_EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
+_EMPTY = "0 strategies: no degrees and chunks of the space use exactly these GPUs"
 
 
 def print_search(result: SearchResult) -> None:
@@ -448,7 +453,7 @@ def _scope_note(result: SearchResult) -> str:
     """What the space left out, and what it was widened by."""
     lines = list(result.software)
     if result.widened:
-        lines.append(f"nothing fits without offload; also tried: {', '.join(result.widened)}")
+        lines.append(f"no plan fits without offload, so also tried: {', '.join(result.widened)}")
     if result.not_tried:
         left_out = "; ".join(_left_out(*item) for item in result.not_tried.items())
         how = "add with --allow FIELD or FIELD=VALUE, or --space full"
@@ -580,11 +585,9 @@ def _reasons(rejected: Mapping[str, int]) -> Table:
 
 def closing(result: SearchResult) -> list[str]:
     """Why strategies were rejected, and what is nearest if all were."""
-    rejected = ", ".join(
-        f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
-    )
-    least = " at least" if _leaves_out(result) else ""
-    lines = [f"rejected{least}: {rejected}"] if rejected else []
+    rejected = ", ".join(reason_words(reason, f"{n:,}") for reason, n in result.rejected.items())
+    least = ", at least" if _leaves_out(result) else ""
+    lines = [f"not possible{least}: {rejected}"] if rejected else []
     if not result.candidates:
         lines.append(_EMPTY)
     if result.rows:
@@ -592,8 +595,8 @@ def closing(result: SearchResult) -> list[str]:
     lines.append("nothing is feasible" if result.complete else "nothing feasible was found so far")
     if result.nearest is not None:
         nearest = result.nearest
-        lack = f"{readable(nearest.excess_bytes, 'bytes')} of {nearest.tier}"
-        lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}{_odds(result)}")
+        lack = f"{readable(nearest.excess_bytes, 'bytes')} more {tier_words(nearest.tier)}"
+        lines.append(f"nearest: {in_brief(nearest.strategy)}, which needs {lack}{_odds(result)}")
     if result.nearest_batches:
         lines.append(_batch_remedy(result.nearest_batches, result.space))
     if result.smallest is not None:
@@ -629,8 +632,13 @@ def _smallest(found: SmallestGpus) -> str:
 
 def _in_words(found: re.Match[str]) -> str:
     """A reason and how often it was met, in words."""
-    words = _REASONS.get(found[1])
-    return found[0] if words is None else f"{words} ({found[2]} strategies)"
+    return reason_words(found[1], found[2]) if found[1] in _REASONS else found[0]
+
+
+def reason_words(reason: str, number: str) -> str:
+    """Return how many strategies are rejected, and why."""
+    words = _REASONS.get(reason, reason)
+    return f"{number} {words}" if words.startswith(_PREDICATES) else f"{number} because {words}"
 
 
 def _runs_table(found: TrainingRuns) -> Table:

@@ -13,6 +13,7 @@ from shardwise.config.enums import (
     Dispatcher,
     Reference,
     Task,
+    TpOverlap,
 )
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.plain import joined
@@ -93,7 +94,9 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     if strategy["tp"] * strategy["tp2"] > 1:
         panels = strategy["summa_panels"]
         cut = f" in {panels} panels" if panels else ""
-        options.append(f"{strategy['tp_exchange']}/{strategy['tp_overlap']}{cut}")
+        overlap = strategy["tp_overlap"]
+        own = "" if overlap == TpOverlap.STACK else f"/{overlap}"
+        options.append(f"{strategy['tp_exchange']}{own}{cut}")
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
     options += dispatcher_in_brief(strategy)

@@ -10,7 +10,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint, SweepResult
 from shardwise.report.console import chance, gib, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import briefly
-from shardwise.units import UNITS, readable
+from shardwise.units import UNITS, counted, readable
 
 _MOST_ROWS = 64
 _MOST_SENSITIVITIES = 4
@@ -52,7 +52,7 @@ def print_figures(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
 def _headline(result: SweepResult) -> Text:
     text = Text("\n")
     text.append(f"{result.model} on {', '.join(result.systems)}", style="bold")
-    points = f"{len(result.points):,} point{'' if len(result.points) == 1 else 's'}"
+    points = counted(len(result.points), "point")
     if result.searched:
         each = result.candidates // max(len(result.points), 1)
         points += f", the best of {each:,} strategies each"
@@ -230,7 +230,7 @@ def _in_words(result: SweepResult, point: SweepPoint) -> list[str]:
 def _rest(point: SweepPoint, kind: str) -> str:
     small = sum(one.kind == kind and not _matters(one) for one in point.sensitivity)
     words = {"hardware": "parameters of the hardware", "constant": "constants"}[kind]
-    return f"{small} other {words} change next to nothing" if small else ""
+    return f"{small} other {words} change the step by less than {percent(_LEAST)}" if small else ""
 
 
 def _matters(one: Influence) -> bool:

@@ -84,6 +84,8 @@ def _recipe(one: RecipeEstimate) -> Summary:
 
 VIEWS: dict[str, View[Any]] = {
     "Estimate": View(summary=_estimate, tables=print_estimate, charts=charts, folded=1),
-    "RecipeEstimate": View(summary=_recipe, tables=print_recipe),
+    "RecipeEstimate": View(
+        summary=_recipe, tables=print_recipe, charts=lambda one: charts(one.estimate)
+    ),
     "TrainingTime": View(summary=_training_time, tables=lambda run: show(str(run))),
 }

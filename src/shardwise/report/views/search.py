@@ -1,7 +1,9 @@
 """How searches, explanations and the largest model are shown in Python."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from shardwise.planning.compare import compare
 from shardwise.planning.nearest import NearestPlan
 from shardwise.planning.search.results import (
     Explanation,
@@ -10,8 +12,11 @@ from shardwise.planning.search.results import (
     Recommendation,
     SearchResult,
 )
+from shardwise.report.charts.compare import charts as compare_charts
+from shardwise.report.charts.estimate import charts as estimate_charts
 from shardwise.report.charts.plans import search_words
 from shardwise.report.charts.search import charts
+from shardwise.report.charts.theme import Figure
 from shardwise.report.console import count, gpu_count, seconds, written
 from shardwise.report.tables.advice import recommendation_items
 from shardwise.report.tables.explain import print_explanation
@@ -93,9 +98,23 @@ def _recommendation(found: Recommendation) -> Summary:
     return Summary(title=title, rows=recommendation_items(found))
 
 
+def _of_explanation(found: Explanation) -> Mapping[str, Figure]:
+    """The strategy next to the best; alone, where there is only one of the two."""
+    both = [one for one in (found.estimate, found.best) if one is not None]
+    if len(both) == 1:
+        return estimate_charts(both[0])
+    return compare_charts(compare(*both, names=("yours", "best"))) if both else {}
+
+
+def _of_largest(found: LargestModel) -> Mapping[str, Figure]:
+    """The fastest strategy of the practical model, else of the largest."""
+    best = found.practical.best or found.best
+    return {} if best is None else estimate_charts(best)
+
+
 VIEWS: dict[str, View[Any]] = {
-    "Explanation": View(summary=_explanation, tables=print_explanation),
-    "LargestModel": View(summary=_largest, tables=print_largest),
+    "Explanation": View(summary=_explanation, tables=print_explanation, charts=_of_explanation),
+    "LargestModel": View(summary=_largest, tables=print_largest, charts=_of_largest),
     "NearestPlan": View(summary=_nearest),
     "Recommendation": View(summary=_recommendation),
     "SearchResult": View(summary=_search, tables=print_search, charts=charts, folded=1),

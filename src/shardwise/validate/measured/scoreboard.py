@@ -112,6 +112,13 @@ class RunScore:
     memory: Summary
     """Errors of the peak memory."""
 
+    @property
+    def counts(self) -> str:
+        """How many are predicted, refused and without a time, in words."""
+        untimed = self.rows - self.errors.n - self.refused
+        counts = f"{self.errors.n:,} predicted, {self.refused:,} refused"
+        return f"{counts}, {untimed:,} without a time to compare" if untimed else counts
+
     @classmethod
     def mean(cls, scores: Sequence["RunScore"]) -> "RunScore":
         """The mean of the scores of groups, in which each group counts once; n is their number."""
