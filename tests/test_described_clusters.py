@@ -209,6 +209,7 @@ def test_peers_show_the_network_of_a_cluster(capsys: pytest.CaptureFixture[str])
 
 def test_the_network_is_drawn_with_every_rank(tmp_path: Path) -> None:
     """A chart has one box for each domain and rank, and each lies in the box of its domain."""
+    pytest.importorskip("plotly")
     path = tmp_path / "network.json"
     words = f"peers llama3-8b {EXAMPLE} --gpus 512 --tp 8 --plot {path}"
     assert run(words.split()) == 0
