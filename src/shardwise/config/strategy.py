@@ -245,7 +245,7 @@ class Strategy(ConfigBase):
         Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload", "bubble", "other"), work=True),
     ] = None
     """Lengths of the sequences of the data in tokens: median, 95th percentile and longest, or a
-    file that `shardwise lengths` wrote; seq_len cuts longer ones off. None: all are of seq_len."""
+    file of `shardwise lengths`, cut off at seq_len; None: all are of seq_len."""
     batching: Annotated[
         Batching,
         Role(
