@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples, sampled
-from rows import each_row
 from shardwise import distinct, estimate_many
 from shardwise.arrays import Bools, Ints, gather
 from shardwise.config.strategy import Strategy
@@ -145,7 +144,7 @@ def test_known_rows_are_not_evaluated_again() -> None:
     assert results() == []
 
 
-@each_row("kind", MODELS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_what_was_estimated_before_moves_no_estimate(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
