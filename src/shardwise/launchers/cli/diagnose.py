@@ -31,10 +31,7 @@ _EXAMPLE_TOO = "has no effect with --example, which has its own"
 
 @with_help(
     "log trace model set_ top gpus json output",
-    examples=[
-        "shardwise diagnose train.sh h100-sxm --log run.log",
-        "shardwise diagnose --example",
-    ],
+    examples=["shardwise diagnose train.sh h100-sxm --log run.log"],
 )
 @with_strategy_flags
 def command(
@@ -78,7 +75,7 @@ def command(
     Reads the step time from the log and, with --trace, its components from a profile. Lists the
     components that are slower than their predicted interval, and the changes of one or two strategy
     fields that would help on the machine as measured, as diffs of the launch file. Flags of
-    strategy fields set what the launch file does not contain.
+    strategy fields set what the launch file does not contain. --example shows a diagnosis.
     """
     if example:
         refuse_options(_EXAMPLE_TOO, launch_file=launch, system=system, log=log, trace=trace)
