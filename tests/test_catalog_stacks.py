@@ -1,5 +1,6 @@
 """Stacks of the catalog: which software a run has, the prior, and what each says of itself."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 from catalog_fit.fit import load_groups
 from rows import each_row
 from shardwise import Stack, System, catalog, estimate
-from written import record_of
 
 NEWEST = load_groups()["newest stacks"]
 NEW = (
@@ -88,7 +88,7 @@ def test_every_system_names_a_stack_of_the_catalog() -> None:
 def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> None:
     """As a table and as JSON: counts of runs, or that there are none."""
     _, out, _ = shardwise("stacks", "--json")
-    listed = record_of(out)
+    listed = json.loads(out)
     assert listed["huggingface-2024"]["measured_runs"] == 92
     assert listed["llama-factory-2024"]["measured_runs"] == 0
     assert listed["gaudi-2025"]["default_of"] == ["gaudi2", "gaudi3"]

@@ -12,7 +12,6 @@ from rows import each_row
 from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS
 from shardwise.engine.step_time import TIME_PARTS
-from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -236,7 +235,7 @@ def test_listings_name_every_entry(shardwise, verb):
     assert code == 0
     assert all(name in out for name in catalog.names(verb))
     _, out, _ = shardwise(verb, "--json")
-    assert list(record_of(out)) == catalog.names(verb)
+    assert list(json.loads(out)) == catalog.names(verb)
 
 
 @each_row(("verb", "part"), [("models", "llama"), ("systems", "rtx-5"), ("stacks", "torchtitan")])
@@ -245,7 +244,7 @@ def test_part_of_a_name_lists_what_contains_it(shardwise, verb, part):
     named = [name for name in catalog.names(verb) if part in name]
     assert len(named) > 1
     assert all(name in shardwise(verb, part)[1] for name in named)
-    assert list(record_of(shardwise(verb, part, "--json")[1])) == named
+    assert list(json.loads(shardwise(verb, part, "--json")[1])) == named
     assert f"to list them: shardwise {verb}" in shardwise(verb, "zzzz")[2]
 
 

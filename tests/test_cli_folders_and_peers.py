@@ -46,7 +46,7 @@ def test_the_models_of_a_folder_are_listed(shardwise, folder):
     assert (code, err) == (0, "")
     assert lines == [["a.yaml.gz", "llama3-8b"], ["b.json", "qwen3-8b"]]
     code, out, err = shardwise("models", folder, "--json")
-    found = record_of(out)
+    found = json.loads(out)
     assert (code, err, list(found)) == (0, "", ["a.yaml.gz", "b.json"])
     _, alone, _ = shardwise("models", "llama3-8b", "--json")
     assert found["a.yaml.gz"] == record_of(alone)
@@ -65,7 +65,7 @@ def test_a_folder_shows_its_models_in_spite_of_faulty_files(shardwise, folder, t
     assert second == f"error: {folder / 'z.toml'}: the file is empty"
     target = tmp_path / "out.json"
     code, out, again = shardwise("models", folder, "--json", "--output", target)
-    found = record_of(target.read_text())
+    found = json.loads(target.read_text())
     assert (code, out, again) == (2, "", err)
     assert list(found) == ["a.yaml.gz", "b.json", "refused"]
     assert [f"error: {message}" for message in found["refused"].values()] == err.splitlines()
@@ -92,7 +92,7 @@ def test_a_name_of_the_catalog_wins_over_a_folder(shardwise, folder, monkeypatch
     _, out, _ = shardwise("models", "llama3-8b", "--json")
     assert json.loads(out)["name"] == "llama3-8b"
     _, out, _ = shardwise("models", "./llama3-8b", "--json")
-    assert list(record_of(out)) == ["a.yaml.gz", "b.json"]
+    assert list(json.loads(out)) == ["a.yaml.gz", "b.json"]
 
 
 def test_peers_lists_the_groups(shardwise, tmp_path):

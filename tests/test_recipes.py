@@ -25,7 +25,6 @@ from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
 from shardwise.errors import InputError
 from shardwise.planning.recipes import measured_step_time_s
-from written import record_of
 
 NAMES = catalog.names("recipes")
 # Largest error of the step time, and of the median, by kind. Tuned recipes of NVIDIA's containers;
@@ -179,7 +178,7 @@ def test_an_unknown_name_gets_a_suggestion(capsys):
 def test_part_of_a_name_lists_the_recipes_that_contain_it(capsys):
     """In any case; of a name that no recipe contains, an error says how to list all."""
     assert run(["recipes", "Kimi", "--json"]) == 0
-    assert list(record_of(capsys.readouterr().out)) == [n for n in NAMES if "kimi" in n]
+    assert list(json.loads(capsys.readouterr().out)) == [n for n in NAMES if "kimi" in n]
     assert run(["recipes", "llama9"]) == 2
     error = "error: recipe: 'llama9': no such recipe; to list them: shardwise recipes\n"
     assert capsys.readouterr().err == error
@@ -193,7 +192,7 @@ def test_the_list_and_one_recipe(capsys, estimates, monkeypatch):
     table = capsys.readouterr().out
     assert all(name in table for name in NAMES)
     assert run(["recipes", "--json"]) == 0
-    listed = record_of(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)
     assert list(listed) == NAMES
     name = "llama3-70b-h100-64-bf16"
     assert run(["recipes", name]) == 0

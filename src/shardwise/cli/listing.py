@@ -154,7 +154,8 @@ def list_or_show(
     if name is None or names:
         entries = [config.load(known) for known in names]
         if json or output:
-            emit_json(dict(zip(names, map(record, entries), strict=True)), output)
+            by_name = dict(zip(names, map(record, entries), strict=True))
+            emit_json(by_name, output, written=False)
         else:
             print_all(entries)
         return 0

@@ -175,7 +175,7 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         records: dict[str, object] = {file: model_record(model) for file, model in models.items()}
         if refused:
             records["refused"] = {file: str(fault) for file, fault in refused.items()}
-        emit_json(records, output)
+        emit_json(records, output, written=False)
     elif models:
         print_models(list(models.values()), list(models))
     if refused:

@@ -36,7 +36,8 @@ def emit_json(
     Parameters
     ----------
     written
-        Whether it says which version wrote it; not in formats of others.
+        Whether it says which version wrote it; not in formats of others, nor where each key is the
+        name of an entry.
     """
     if output is not None and files.is_table_file(output):
         search_csv = registry.load("report.search_csv")

@@ -76,7 +76,7 @@ def command(
         return 0
     every = [estimate_recipe(r) for r in recipes() if shown is None or r.name in shown]
     if json or output is not None:
-        emit_json({one.name: one.brief() for one in every}, output)
+        emit_json({one.name: one.brief() for one in every}, output, written=False)
     else:
         print_recipes(every)
     return 0
