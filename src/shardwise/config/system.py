@@ -389,8 +389,8 @@ class Measured(ConfigBase):
 
     on: date
     errors: Mapping[MeasuredKind, Annotated[float, Field(ge=0, le=10), NO_FLAG]]
-    """Mean error of the fitted figures in the times of what was measured, by kind; everything else
-    is a prior of the system that the file is based on."""
+    """Mean error of the fitted figures in the times of what was measured, by kind; of launches and
+    copies, which are not fitted, the spread of the rounds. Everything else is a prior."""
 
 
 class System(Sourced):

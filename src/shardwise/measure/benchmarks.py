@@ -300,12 +300,6 @@ def collectives(device: Device, plan: Plan, groups: list[tuple[int, int, Any]]) 
                 name: str = name, elements: int = elements, members: int = members,
                 group: Any = group,
             ) -> Call:  # fmt: skip
-                gather, scatter = (
-                    getattr(dist, f"{kind}_single", None) or getattr(dist, f"{kind}_{older}")
-                    for kind, older in (
-                        ("all_gather", "into_tensor"), ("reduce_scatter", "tensor")
-                    )
-                )  # fmt: skip
                 full, part = device.randn(elements), device.randn(elements // members)
                 rank = dist.get_rank(group)
                 if name == "p2p":  # there and back: what one message takes is half of it
@@ -314,8 +308,8 @@ def collectives(device: Device, plan: Plan, groups: list[tuple[int, int, Any]]) 
                     return lambda: [act(full, peer, group=group) for act in turn]
                 calls: dict[str, Call] = {
                     "all_reduce": lambda: dist.all_reduce(full, group=group),
-                    "all_gather": lambda: gather(full, part, group=group),
-                    "reduce_scatter": lambda: scatter(part, full, group=group),
+                    "all_gather": lambda: dist.all_gather_single(full, part, group=group),
+                    "reduce_scatter": lambda: dist.reduce_scatter_single(part, full, group=group),
                     "all_to_all": lambda: dist.all_to_all_single(
                         device.torch.empty_like(full), full, group=group
                     ),
