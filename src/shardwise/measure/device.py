@@ -10,7 +10,7 @@ Call = Callable[[], Any]
 Clock = Callable[[], float]
 DEVICES = ("cpu", "cuda")
 _AHEAD_CYCLES = 4_000_000
-"""Clocks for which the stream is kept busy while the host launches what is timed: 2 to 3 ms."""
+"""Clocks for which the stream is busy while the host launches what is timed: 2 to 3 ms."""
 _KERNELS = {
     "flash2": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",

@@ -32,7 +32,7 @@ _KINDS = {
 }
 """Kinds of what was measured, by the prefix of the figures that it determines."""
 _REACHED = 0.9
-"""Share of its peak that the fastest product of a processor is taken to reach, whose peak no data
+"""Share of its peak that the fastest product of a processor is assumed to reach, whose peak no data
 sheet says for the clocks and cores at hand."""
 _LINEAR_S = 13.5e-6
 """Forward call of a small `Linear` on the hosts of the stacks' figures (`Host.launch_speed`)."""

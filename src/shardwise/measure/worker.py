@@ -226,7 +226,7 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(group["params"], torch.inf, norm)
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
-        """Reduce gradients of replicas with the last micro-batch alone, where they are whole."""
+        """Reduce gradients of replicas with the last micro-batch alone, if they are not sharded."""
         if last or not isinstance(self.module, DistributedDataParallel):
             return nullcontext()
         return self.module.no_sync()
