@@ -66,7 +66,7 @@ def diagnose(
         Config object, catalog name or file.
     log
         Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo, MLPerf
-        or the Hugging Face Trainer; also .gz; or what `read_log` returned.
+        or the Hugging Face Trainer; also .gz; or a `RunLog`.
     trace
         Trace of PyTorch's profiler (.json, .json.gz) with steps, which separates components.
     model
