@@ -184,10 +184,11 @@ def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     """Return the known rows of a kind of result of some objects, such as a model."""
     key = tuple(map(id, (kind, *owners)))
     with _lock:  # with the owners, so that no others get their ids; those used last are the last
-        _, found = _known[key] = _known.pop(key, None) or (owners, KnownRows())
+        kept = _known.pop(key) if key in _known else (owners, KnownRows())
+        _known[key] = kept
         if len(_known) > _MOST_OWNERS:
             del _known[next(iter(_known))]
-    return found
+    return kept[1]
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:

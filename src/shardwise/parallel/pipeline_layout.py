@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -113,7 +114,9 @@ def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGro
 
 def one_after_the_other(groups: Sequence[StageGroup]) -> StageGroup:
     """Groups of the same rows and `contents` as one group of so many times the rows."""
-    columns = {f.name: joined([getattr(g, f.name) for g in groups]) for f in fields(StageGroup)}
+    columns: dict[str, Any] = {
+        f.name: joined([getattr(g, f.name) for g in groups]) for f in fields(StageGroup)
+    }
     return StageGroup(**{**columns, "contents": groups[0].contents})
 
 
