@@ -350,10 +350,10 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
 @each_row(
     ("words", "problem"),
     [
-        ((), "--from-runs: use either --from-runs FILE or --from-table FILE"),
-        (("--from-runs", "a", "--from-table", "b"), "--from-runs: use either"),
-        (("--from-runs", "a.yaml", "--gpu", "x"), "gpu: 'x': is for --from-table only"),
-        (("--from-runs", "a.yaml", "--folds", "3"), "folds: '3': is for --from-table only"),
+        ((), "--from-runs: use one of --from-runs, --from-table, --from-nccl-tests and"),
+        (("--from-runs", "a", "--from-table", "b"), "--from-runs: use one of"),
+        (("--from-runs", "a.yaml", "--gpu", "x"), "gpu: 'x': is not for --from-runs"),
+        (("--from-runs", "a.yaml", "--folds", "3"), "folds: '3': is not for --from-runs"),
         (("--from-runs", "a.yaml"), "a.yaml: no such file"),
     ],
 )

@@ -477,7 +477,7 @@ def test_one_system_or_several(shardwise):
         ((), "Missing argument SYSTEM"),
         (("--systems", "h100-sxm"), "--tokens is missing: --systems compares training runs"),
         (("h100-sxm", "--deadline", "3d"), "deadline: '3d': needs --systems"),
-        (("h100-sxm", "--price", "x=1"), "price: ['x=1']: needs --systems"),
+        (("h100-sxm", "--price", "x=1"), "system: 'x': no such system"),
     ):
         code, out, err = shardwise("search", "llama3-8b", *words, *scale)
         assert (code, out) == (2, "")

@@ -131,7 +131,7 @@ def test_known_rows_are_not_evaluated_again() -> None:
             evaluated.extend(some.tolist())
             return (10 * some, some) if np.any(some > 8) else (10 * some,)
 
-        found: list[int] = known.of([column], formula).of_all()[0].tolist()
+        found: list[int] = known.of([column], (), formula).of_all()[0].tolist()
         return found
 
     assert results(1, 2, 1) == [10, 20, 10]
@@ -142,6 +142,15 @@ def test_known_rows_are_not_evaluated_again() -> None:
     assert results(1, 9) == [10, 90]
     assert len(evaluated) == 6
     assert results() == []
+
+
+def test_known_rows_are_those_of_equal_figures() -> None:
+    """What all rows of a call share is part of what a result depends on."""
+    known: KnownRows[Any] = KnownRows()
+    column = np.array([1, 2], dtype=np.int64)
+    for factor in (1, 10, 1):
+        found = known.of([column], (factor, "bf16"), lambda rows, f=factor: (f * column[rows],))
+        assert found.of_all()[0].tolist() == [factor, 2 * factor]
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -52,6 +52,7 @@ def test_every_stack_of_the_catalog_fuses_everything() -> None:
     plain["gpt-neox-2023"] = plain["paddlenlp-2024"] = [*FIELDS[1:]]
     plain["oneflow-2021"] = [FIELDS[-1]]
     plain["megatron-deepspeed-2024"] = [*FIELDS]  # on GPUs of Intel
+    plain["pytorch-cpu"] = [*FIELDS]
     for name in catalog.names("stacks"):
         apart = [field for field in FIELDS if not getattr(Stack.load(name), field)]
         assert apart == plain.get(name, [])

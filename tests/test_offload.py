@@ -57,7 +57,7 @@ def test_the_link_moves_bytes_at_its_share_of_the_bandwidth() -> None:
     sizes = column(0, WEIGHTS / 2, WEIGHTS, 3 * WEIGHTS)
     for time in (h2d_time, d2h_time):
         np.testing.assert_allclose(time(machine(SLOW), sizes), sizes / 1e9)
-        curved = time(machine(SLOW, curve=CURVE), sizes)
+        curved = time(machine(SLOW, curve=CURVE.to_dict()), sizes)
         np.testing.assert_allclose(curved, np.array([0, 2, 2, 3]) * WEIGHTS / 1e9)
         assert time(samples.system(), sizes).tolist() == [0, 0, 0, 0]
 
@@ -141,7 +141,7 @@ def test_a_fast_link_shows_nothing() -> None:
 def test_transfers_of_a_layer_take_their_share_of_the_curve() -> None:
     """Weights alone at half of the bandwidth; twice as much in the fp32 of another run at all."""
     given = {"offload_weights": True, "zero": 0, "training": False}
-    curved = machine(SLOW, curve=CURVE)
+    curved = machine(SLOW, curve=CURVE.to_dict())
     for dtype, each in (("bf16", 2 * WEIGHTS), ("fp32", 2 * WEIGHTS)):
         result = run(machine=curved, dtype=dtype, **given)
         forward = result.layers[0].forward.time_s

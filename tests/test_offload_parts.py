@@ -271,7 +271,7 @@ def test_layers_of_registered_kinds_are_another_part() -> None:
 
 def step(saved: float, part: int, **fields: Any) -> Step:
     """One operation of a part."""
-    plain: dict[str, Any] = {"reruns": 0, "drops": 0, "modules": 0} | fields
+    plain: dict[str, Any] = {"reruns": 0, "drops": 0, "modules": 0, "trains": False} | fields
     zero, size = samples.column(0, 0, 0), samples.column(*[saved] * 3)
     rebuilt = size if plain["drops"] else zero
     return Step(

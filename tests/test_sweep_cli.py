@@ -63,7 +63,7 @@ def test_a_strategy_file_is_held_fixed_and_broken_down(shardwise, tmp_path):
     assert code == 0
     for head in ("step time", "forward", "backward", "dp", "memory GiB"):
         assert head in out
-    assert "gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3" in out
+    assert "tp: 3: must divide gpus 8" in out
     assert sum(line.startswith((" 1 ", " 2 ", " 3 ")) for line in out.splitlines()) == 3
 
 

@@ -350,6 +350,7 @@ def test_both_are_in_the_json_of_an_estimate(shardwise: Any) -> None:
     told = json.loads(shown)
     assert code == 0
     names = {"low_s", "high_s", "level", "runs", "nearest", "distance", "stack_measured"}
+    names |= {"measured", "measured_on"}
     counts = {f"{of}_sources" for of in ("release", "stack", "pair", "accelerator")}
     assert set(told["interval"]) == names | counts
     assert told["rests_on"]["products"] in {"measured", "fitted"}

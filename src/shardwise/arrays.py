@@ -161,6 +161,19 @@ def columns_in(record: object) -> Iterator[Column]:
             yield from columns_in(getattr(record, name))
 
 
+def figures_in(record: object) -> Iterator[bool | float | str | None]:
+    """Every figure in a record that is not a column: what all of its rows share."""
+    if isinstance(record, tuple):
+        for item in record:
+            yield from figures_in(item)
+    elif record is None or isinstance(record, bool | int | float | str):
+        yield record
+    else:
+        kind: Any = type(record)
+        for name in _field_names(kind):
+            yield from figures_in(getattr(record, name))
+
+
 class _UnlikeError(Exception):
     """Records differ in more than the rows of their arrays."""
 

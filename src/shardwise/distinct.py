@@ -3,7 +3,7 @@
 Nobody lists these columns: the formula sees the rows through views, which record what it reads.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from itertools import count as count_from
@@ -21,10 +21,10 @@ T = TypeVar("T")
 # sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
-# Results of so many rows are kept, and of so many models or pairs of a model and a system.
+# Results of so many rows are saved, and of so many models or pairs of a model and a system.
 _MOST_KNOWN, _MOST_OWNERS = 1 << 12, 12
 FEW_ROWS = 1 << 11
-"""Results of more rows at a time are not kept."""
+"""Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
 _HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
@@ -120,28 +120,36 @@ def code_of(formula: Callable[..., object]) -> Hashable:
     return code
 
 
+_RowKey = tuple[tuple[object, ...], bytes]
+
+
 class KnownRows(Generic[T]):
-    """Results of a formula by row, kept between calls."""
+    """Results of a formula by row, saved between calls."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
+        self._places: dict[_RowKey, int] = {}
         self._results: T | None = None
         self._lock = Lock()
 
-    def of(self, columns: Sequence[Column], formula: Callable[[Ints], T]) -> Distinct[T]:
-        """Results of some rows; those that are not known are evaluated, and kept.
+    def of(
+        self, columns: Sequence[Column], figures: Iterable[object], formula: Callable[[Ints], T]
+    ) -> Distinct[T]:
+        """Results of some rows; those that are not known are evaluated, and saved.
 
         Parameters
         ----------
         columns
-            All that the result of a row depends on.
+            All that the result of a row depends on,
+        figures
+            and what the rows share, such as whether any of them recomputes.
         formula
             Returns the results of rows at some positions.
         """
         count = columns[0].size
         if not 0 < count <= FEW_ROWS:
             return Distinct(formula(np.arange(count)), np.arange(count))
-        keys = _row_keys(columns)
+        shared = tuple(figures)
+        keys = [(shared, key) for key in _row_keys(columns)]
         with self._lock:
             new = self._new(keys)
             if new:
@@ -156,11 +164,11 @@ class KnownRows(Generic[T]):
             assert self._results is not None  # noqa: S101 - of one row at least
             return Distinct(self._results, np.array([self._places[key] for key in keys]))
 
-    def _new(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+    def _new(self, keys: Sequence[_RowKey]) -> dict[_RowKey, int]:
         """Rows that are not known, each with its first position."""
         if len(self._places) + len(keys) > _MOST_KNOWN:
             self._places, self._results = {}, None
-        new: dict[bytes, int] = {}
+        new: dict[_RowKey, int] = {}
         for at, key in enumerate(keys):
             if key not in self._places:
                 new.setdefault(key, at)

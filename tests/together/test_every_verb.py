@@ -120,7 +120,7 @@ def test_output_is_complete_in_every_encoding(printed, verb):
         assert "unexpected" not in texts[1]
 
 
-WITHOUT = ("explore", "schema", "convert", "calibrate")
+WITHOUT = ("explore", "schema", "convert", "calibrate", "measure")
 """Verbs that print no result here: a page, JSON Schema, files of other tools, an error."""
 
 

@@ -65,6 +65,7 @@ def test_the_public_surface_is_what_all_names():
         "export",
         "graph_of",
         "largest_model",
+        "load",
         "plan_fsdp",
         "read_launch",
         "recipes",

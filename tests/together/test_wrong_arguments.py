@@ -30,6 +30,7 @@ from shardwise import (
     export,
     graph_of,
     largest_model,
+    load,
     plan_fsdp,
     read_launch,
     recipes,
@@ -116,7 +117,7 @@ def test_every_public_function_is_here():
     """Classes have tests of their own."""
     public = [getattr(shardwise, name) for name in shardwise.__all__]
     functions = {one for one in public if inspect.isfunction(one)}
-    assert functions == {*ARGUMENTS, compare, plan_fsdp, recipes}
+    assert functions == {*ARGUMENTS, compare, load, plan_fsdp, recipes}
 
 
 @pytest.mark.parametrize(

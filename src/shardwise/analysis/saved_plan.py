@@ -65,6 +65,10 @@ def load(path: str | Path) -> Result:
     path
         Its file; FILE#3 is plan 3 of a search, an `Estimate`.
 
+    Returns
+    -------
+    Of the class that wrote it, such as `SearchResult` or `Estimate`.
+
     Raises
     ------
     InputError

@@ -238,7 +238,7 @@ def _app(
         cls=RootGroup,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: boxes cut long flags off on narrow terminals
-        help="Know a training run before you launch it: step time, memory and cost.",
+        help="Step time, memory and cost of a training run before you launch it.",
         epilog="shardwise estimate llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
         context_settings=CONTEXT,
     )

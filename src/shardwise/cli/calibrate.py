@@ -28,15 +28,14 @@ def command(
     from_table: str | None = opt(
         "--from-table FILE",
         "Measured kernels (.parquet, .csv, .csv.gz, named gemm, attention, moe or "
-        "collective), a folder of such tables, or a system with tables of shapes, as SimuMax's.",
+        "collective), a folder of them, or a system of SimuMax.",
     ),
     from_nccl_tests: str | None = opt(
         "--from-nccl-tests FILES", "Output of nccl-tests, of one file or several: A,B."
     ),
     from_trace: str | None = opt(
         "--from-trace FILE",
-        "Trace of PyTorch's profiler with record_shapes (.json, .json.gz): products, attention "
-        "and collectives.",
+        "Trace of PyTorch's profiler with record_shapes (.json, .json.gz).",
     ),
     from_runs: str | None = opt(
         "--from-runs FILE",
@@ -45,30 +44,24 @@ def command(
         "runs (.json, .jsonl); also .gz.",
     ),
     gpu: str | None = opt("--gpu NAME", "Rows of this GPU, for tables with several."),
-    folds: str | None = opt(
-        "--folds N", "Cross-validate: fit N times, each without 1/N of the configurations."
-    ),
+    folds: str | None = opt("--folds N", "N fits, each without 1/N of the configurations."),
     device: str | None = opt("--device WORD", "cpu or cuda; default: cuda, if any.", _ON_MACHINE),
     ranks: str | None = opt(
         "--ranks N",
-        "Local processes that share the machine; default: one for each accelerator, or one. "
-        "Under torchrun: its own.",
+        "Local processes; default: one for each accelerator, or one.",
         _ON_MACHINE,
     ),
     minutes: str | None = opt("--minutes M", "When to stop; default: 5, or 1.25.", _ON_MACHINE),
     quick: bool = opt("--quick", "Fewer sizes and rounds: about a minute.", _ON_MACHINE),
-    base: str | None = opt(
-        "--base SYSTEM", "System with what is not measured; default: by the device.", _ON_MACHINE
-    ),
+    base: str | None = opt("--base SYSTEM", "System with what is not measured.", _ON_MACHINE),
     out: str | None = opt("--out -o FILE", "Write the calibrated system.", OUTPUT),
     json: bool = JSON_FLAG,
 ) -> int:
     """Fit parameters of a system to measurements, each with its source and error.
 
-    The new system differs from SYSTEM only in what was fitted: with --from-runs one speed factor of
-    its accelerators; with --from-table the efficiencies of kernels, which needs scipy: pip install
-    'shardwise[calibrate]'. `calibrate measure` runs small benchmarks here, with PyTorch: pip
-    install 'shardwise[calibrate,torch]'. Samples are written next to --out; a second call goes on.
+    The new system differs from SYSTEM only in what was fitted: with --from-runs one speed factor,
+    with others efficiencies of kernels. `calibrate measure` runs benchmarks here and writes samples
+    next to --out; a second call goes on. Needs pip install 'shardwise[calibrate,torch]'.
     """
     sources = {"from_runs": from_runs, "from_table": from_table}
     sources |= {"from_nccl_tests": from_nccl_tests, "from_trace": from_trace}

@@ -15,6 +15,7 @@ from shardwise.arrays import (
     Ints,
     columns_in,
     equal,
+    figures_in,
     fingerprint,
     gather,
     joined,
@@ -280,7 +281,8 @@ def known_totals(model: Model, inputs: OperationInputs, links: Links) -> Distinc
         return Totals(kernels=each, communication=sent, position=np.arange(rows.size))
 
     columns = [*columns_in(gather(inputs, kernels)), *links.columns]
-    found = known_rows(Totals, model, links.system).of(columns, of)
+    figures = [*figures_in(inputs), *figures_in(links)]
+    found = known_rows(Totals, model, links.system).of(columns, figures, of)
     every = np.arange(found.values.position.size)
     return Distinct(replace(found.values, position=every), found.position)
 
@@ -579,7 +581,8 @@ def stored_bytes(model: Model, table: Table, *, longest: bool = True) -> Distinc
 
     own = columns_in(replace(choices, kernels=choices.captured))
     columns = [*columns_in(gather(sizes.values, choices.kernels)), *own]
-    found = known_rows(ComponentCosts, model).of(columns, of)
+    figures = [*figures_in(sizes.values), *figures_in(choices)]
+    found = known_rows(ComponentCosts, model).of(columns, figures, of)
     values = replace(found.values, key=np.arange(found.values.key.size))
     return Distinct(values, found.position[kept.position])
 

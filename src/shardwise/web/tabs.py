@@ -276,7 +276,7 @@ def _label(axis: Mapping[str, Any], place: object) -> str:
 
 
 class _QuestionTab:
-    """A tab that asks one question about the plan with a button, and has fields of its own."""
+    """A tab for one question about the plan, with a button and fields of its own."""
 
     label, hint = "", ""
     view: Callable[..., View]

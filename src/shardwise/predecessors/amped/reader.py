@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise import catalog
-from shardwise.config import files
 from shardwise.config.extents import extents_text
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.predecessors.amped.files import (
     CATEGORIES,
@@ -562,5 +562,5 @@ def _of_catalog(row: str | None) -> tuple[str, Mapping[str, object]] | None:
         names.append(f"{match[1]}-{match[3]}-{match[2]}")
     for name in names:
         if (path := catalog.find("systems", name)) is not None:
-            return path.stem, files.read_mapping(path)["accelerator"]["memory"][0]
+            return path.stem, System.load(path.stem).accelerator.memory[0].to_dict()
     return None

@@ -250,7 +250,12 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
 
 
 # Fields that its files do not have, with the only values that they may have then.
-_MEMORY = {"efficiency": None, "host": None, "limit_on": "reserved"}
+_MEMORY = {
+    "efficiency": None,
+    "host": None,
+    "limit_on": "reserved",
+    "shared_bandwidth": None,
+}
 _CHIP: dict[str, Any] = {
     "matmul": {},
     "matmul_table": {},
@@ -258,6 +263,8 @@ _CHIP: dict[str, Any] = {
     "attention_table": {},
     "sparse_attention": None,
     "memory_bound_class": {},
+    "update_efficiency": None,
+    "asynchronous": True,
     "benchmark": None,
     "speed": 1,
     "tuned_until": "",
@@ -268,6 +275,7 @@ _TIER = {
     "must_be_filled": False,
     "processor_share": 0,
     "slowed_by_compute": True,
+    "same_links": False,
 }
 _RATES = {"scale": None, "offset": None, "bulk": None}
 
