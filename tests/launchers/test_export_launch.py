@@ -194,7 +194,7 @@ def saved(results):
 
 def test_plans_of_results_are_exported(shardwise, saved):
     """Each plan of a search for the launcher, with the times that the search printed."""
-    for number, plan in enumerate(saved["best"], 1):
+    for number, plan in enumerate(saved["advised"], 1):
         assert (
             shardwise("export", "fake", "--plan", f"search.json#{number}", "-o", "a.fake")[0] == 0
         )
@@ -209,7 +209,7 @@ def test_plans_of_results_are_exported(shardwise, saved):
 def test_flags_override_a_plan(shardwise, saved):
     """Degrees of flags replace those of the plan; what follows from them follows."""
     assert saved["best"]
-    flags = ("--tp", "4", "--pp", "1", "--cp", "1", "-o", "a.fake")
+    flags = ("--tp", "4", "--pp", "1", "--vpp", "1", "--cp", "1", "-o", "a.fake")
     assert shardwise("export", "fake", "--plan", "search.json", *flags)[0] == 0
     launch = read_launch("a.fake")
     resolved = Strategy.validated(launch.strategy).resolved(launch.model)
@@ -263,7 +263,7 @@ def test_a_file_may_have_the_mark_in_its_name(saved):
     """`a#b.json` is a file, `a#b.json#2` its second plan."""
     Path("a#b.json").write_text(json.dumps(saved))
     assert read_plan("a#b.json").source == "a#b.json#1"
-    assert read_plan("a#b.json#2").estimate.step_time_s == saved["best"][1]["step_time_s"]
+    assert read_plan("a#b.json#2").estimate.step_time_s == saved["advised"][1]["step_time_s"]
 
 
 WRONG = {

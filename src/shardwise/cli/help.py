@@ -272,10 +272,12 @@ class RootGroup(TyperGroup):
             heading: [(name.ljust(most), summary) for name, summary in rows]
             for heading, rows in groups.items()
         }
+        *own, install, show = self.params  # typer adds the last two
         groups[OPTIONS] = [
-            (_names_of(one), _help_of(one).split(",")[0].rstrip(".") + ".") for one in self.params
+            (_names_of(one), _help_of(one).split(",")[0].rstrip(".") + ".") for one in own
         ]
-        formatter.write_paragraph()
+        completion = f"Completion in your shell; {_names_of(show)} prints it."
+        groups[OPTIONS].append((_names_of(install), completion))
         for heading, rows in groups.items():
             formatter.write_heading(heading)
             with formatter.indentation():
