@@ -166,17 +166,17 @@ def coverage_of(found: Estimate) -> tuple[Word, str]:
     columns = known.features
     adapters = strategy["lora_rank"] is not None
     parts = {
-        found.model: np.abs(columns["parameters"] / found.parameters - 1) < _SAME,
+        f"of {found.model}": np.abs(columns["parameters"] / found.parameters - 1) < _SAME,
         f"on {found.system}": columns["accelerator"] == found.system,
         f"with {software}": columns["software"] == software,
         f"in {precision}": columns["precision"] == precision,
         **({"of adapters": columns["adapters"]} if adapters else {}),
     }
-    parts[found.model] = parts[found.model] & (columns["adapters"] == adapters)
+    parts[f"of {found.model}"] &= columns["adapters"] == adapters
     together = int(np.logical_and.reduce(list(parts.values())).sum())
     if together:
         plural = "" if together == 1 else "s"
-        return "measured", f"coverage: measured, {together} run{plural} of {' '.join(parts)}"
+        return "measured", f"coverage: {together} measured run{plural} {' '.join(parts)}"
     ratio = columns["parameters"] / found.parameters
     like = [
         (ratio >= 1 / _RELATIVE) & (ratio <= _RELATIVE),
@@ -186,5 +186,6 @@ def coverage_of(found: Estimate) -> tuple[Word, str]:
     ]
     near = int(np.logical_and.reduce(like).sum())
     word: Word = "similar" if near else "extrapolated"
-    each = ", ".join(f"{name} {int(rows.sum()) or 'none'}" for name, rows in parts.items())
-    return word, f"coverage: {word} ({near or 'no similar'} run{'s' * (near > 1)}); of each: {each}"
+    each = ", ".join(f"{int(rows.sum()) or 'none'} {name}" for name, rows in parts.items())
+    runs = f"{near or 'extrapolated, no'} similar measured run{'s' * (near > 1)}"
+    return word, f"coverage: {runs}; {each}"

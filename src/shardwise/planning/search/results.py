@@ -486,7 +486,7 @@ class Explanation(Charted, Result):
     >>> from shardwise import explain
     >>> mine = explain("llama3-8b", "h100-sxm", {"pp": 1}, {"tp": 3}, gpus=8, gbs=64)
     >>> mine.legal, mine.broken[0].field
-    (False, 'gpus')
+    (False, 'tp')
     """
 
     model: str
