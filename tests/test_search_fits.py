@@ -172,7 +172,7 @@ def test_a_plan_that_fits_has_no_change(shardwise: Any) -> None:
     assert code == 0
     assert "change_to_fit" not in json.loads(text)
     _, text, _ = shardwise("estimate", *flags)
-    assert text.index("fits: ") < text.index("sure") < text.index("step time")
+    assert text.index("fits: ") < text.index(" sure") < text.index("step time")
 
 
 def test_any_software_can_be_searched() -> None:
