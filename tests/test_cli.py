@@ -161,7 +161,7 @@ BAD = [
     (("systems", "llama3-8b"), "'llama3-8b': is a model: shardwise models llama3-8b"),
     (("stacks", "foo"), "stack: 'foo': no such stack; to list them: shardwise stacks"),
     (("estimate", "--recipe", "nope"), "no such recipe; to list them: shardwise recipes"),
-    ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
+    ((*MAIN_JOB, "--tp", 3), "--tp: 3: must divide gpus 64"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
     (
         (*MAIN_JOB, "--gbs", 127),

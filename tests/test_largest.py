@@ -18,6 +18,7 @@ from shardwise.planning.search.largest_model import (
     largest_model,
     widths,
 )
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -262,8 +263,7 @@ def test_the_verb_prints_the_ladder_and_writes_the_model(shardwise, tmp_path):
         assert all(shape.name in out for shape in fit.ladder)
         assert f"MFU {100 * fit.best.mfu:.1f} %" in out
     _, out, _ = shardwise(*words, "--json", "--output", path)
-    record = json.loads(out)
-    assert record | {"elapsed_s": 0} == found.to_dict() | {"elapsed_s": 0}
+    assert record_of(out) | {"elapsed_s": 0} == found.to_dict() | {"elapsed_s": 0}
     assert count_parameters(Model.load(path)).total == found.practical.largest.parameters
 
 

@@ -12,7 +12,10 @@ ROOT = Path(config.__file__).parents[1]
 # Other tools have their own words and options for degrees.
 ELSEWHERE = ("config", "predecessors", "launchers", "huggingface")
 ALLOWED = {
+    "analysis/coverage.py": "the features that pages and tables list",
     "cli/peers.py": "the flags that a short help lists first",
+    "measure/buildable.py": "what it trains",
+    "measure/training.py": "what it trains, in the name of a run",
     "parallel/constraints/software.py": "the columns that a rule reads",
     "parallel/effects.py": "arguments of a formula, by name",
     "report/tables/recipes.py": "columns in the order that publications print",

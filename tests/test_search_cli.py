@@ -11,6 +11,7 @@ from rows import each_row
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search import pieces
 from shardwise.report.tables.search import reason_words
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -385,7 +386,7 @@ def test_explaining_lists_plans_too_if_requested(shardwise):
 
     _, out, _ = shardwise(*words, *explain, "--top", 3, "--json")
     record = json.loads(out)
-    alone = json.loads(shardwise(*words, *explain, "--json")[1])
+    alone = record_of(shardwise(*words, *explain, "--json")[1])
     assert len(record["best"]) == 3
     assert {**record["explanation"], "elapsed_s": 0} == {**alone, "elapsed_s": 0}
 

@@ -182,7 +182,7 @@ def test_less_memory_may_be_used_than_there_is():
 @each_row(
     ("built", "fields", "reason", "told"),
     [
-        ({"capacity": 1e5}, {}, "memory", "of hbm"),
+        ({"capacity": 1e5}, {}, "memory", "of GPU memory"),
         ({"capacity": 1e6}, {"tp": 1, "pp": 6}, "memory", "even on 48 GPUs .tp 1 x cp 1 x pp 6"),
         (
             {"capacity": 1e6, "second": 1e3},

@@ -6,6 +6,7 @@ import pytest
 
 from rows import each_row
 from shardwise import Strategy, sweep
+from written import record_of
 
 pytestmark = pytest.mark.any_software
 
@@ -19,7 +20,7 @@ def test_the_command_is_the_function(shardwise):
     vary = {"nvlink.bandwidth": "0.5x,2x", "hbm.capacity": "60 GiB, 96 GiB"}
     words = [word for name, values in vary.items() for word in ("--vary", f"{name}={values}")]
     code, out, err = shardwise(*NARROW, *words, "--top", 2, "--json")
-    found, same = json.loads(out), sweep("llama3-8b", "h100-sxm", vary=vary, top=2, **PYTHON)
+    found, same = record_of(out), sweep("llama3-8b", "h100-sxm", vary=vary, top=2, **PYTHON)
     expected = same.to_dict()
     for record in (found, expected):
         record.pop("elapsed_s")

@@ -42,7 +42,7 @@ class Reports(Protocol):
     def frame(self, result: object, /) -> Any:
         """Return a result as a data frame of polars."""
 
-    def table(self, result: Any, source: str, /) -> Any:
+    def rows(self, result: Any, source: str, /) -> Any:
         """Return what a table file of a result holds, a data frame of polars."""
 
     def charts(self, result: object, /) -> "Mapping[str, Figure]":

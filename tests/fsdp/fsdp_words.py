@@ -20,5 +20,5 @@ CONFIG = {
 
 def timeless(record):
     """A record without what differs from run to run, and without where it was read."""
-    left_out = ("elapsed_s", "profile_s", "source")
+    left_out = ("elapsed_s", "profile_s", "source", "shardwise")
     return {name: value for name, value in record.items() if name not in left_out}

@@ -71,7 +71,7 @@ def test_verdict_change_and_training_run_are_those_of_the_command_line():
     assert shown["Training time"][0] == f"{days(run.days.expected)} days"
     assert shown["Price of the run"][0] == dollars(run.usd.expected)
     assert days(run.days.low) in shown["Training time"][1]
-    assert "per GPU-hour as of" in shown["Cost"][1]
+    assert "per GPU-hour (CoreWeave" in shown["Cost"][1]
     assert "set tokens" in str(views.estimate_view(question(), [], dark=False)["facts"])
     strategy = Strategy.validated(asked["strategy"])
     model, system = Model.load("llama3-70b"), System.load("h100-sxm")

@@ -57,7 +57,7 @@ class Result(Described):
         True
         """
         if files.is_table_file(path):
-            files.write_table(reports().table(self, str(path)), path)
+            files.write_table(reports().rows(self, str(path)), path)
         else:
             files.write_mapping(path, files.with_writer(self.to_dict()))
 

@@ -68,7 +68,7 @@ def frame(result: Any) -> Any:
     return search_csv.frame(list(search_csv.rows_of(result.to_dict(), "best")), source="search")
 
 
-def table(result: Any, source: str) -> Any:
+def rows(result: Any, source: str) -> Any:
     """Return a result as a data frame of polars, as files of the command have it."""
     from shardwise.report import search_csv  # noqa: PLC0415 - likewise
 
