@@ -71,7 +71,7 @@ def test_every_broken_rule_is_told():
     assert told["heads"] == ("tp", 3)
     assert told["zero"] == ("zero", 4)
     assert told["degrees"] == ("tp", 3)
-    assert "tp 3 x cp 1 x pp 1 = 3" in found.broken[0].problem
+    assert found.broken[0].problem == "must divide gpus 16"
     assert "batch" not in told  # the replicas are not known
     assert (found.legal, found.fits, found.estimate, found.rank) == (False, None, None, None)
 
