@@ -78,7 +78,7 @@ def load(path: str | Path) -> Result:
     --------
     >>> from shardwise import load
     >>> found = load("found.json")  # doctest: +SKIP
-    >>> load("found.json#3").explain()  # doctest: +SKIP
+    >>> print(load("found.json#3"))  # doctest: +SKIP
     """
     file, number = split_plan(str(path))
     if number is not None:
