@@ -33,6 +33,10 @@ NOT_RUN = {
     "shardwise validate runs --data runs.json": "is of rows that tools/measured_rows.py translated",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
+    "shardwise calibrate measure": "takes minutes; tests/pytorch measures",
+    "shardwise calibrate h100-sxm --from-nccl-tests": "needs output of nccl-tests",
+    "shardwise calibrate h100-sxm --from-trace": "needs a trace",
+    "shardwise calibrate b200-sxm --from-table": "needs a system of SimuMax",
     "shardwise measure": "needs PyTorch; tests/pytorch trains",
     "shardwise calibrate my-system.yaml": "needs runs of a machine",
     "shardwise compare before.sh": "needs scripts of two commits; see test_living_results.py",
@@ -69,6 +73,7 @@ WRITTEN = {
     " --gbs 4096 --domain 8 --save results.npy",
     "docs/guides/launch.md": "export deepspeed llama3-8b h100-sxm --gpus 16 --gbs 64 --zero 3"
     " --recompute full -o ds_config.json",
+    "docs/guides/measure-machine.md": "systems cpu-server --output mine.yaml",
     "docs/guides/own-data.md": "systems h100-sxm --output mine.yaml",
 }
 
