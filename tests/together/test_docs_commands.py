@@ -37,6 +37,8 @@ NOT_RUN = {
     "shardwise calibrate h100-sxm --from-nccl-tests": "needs output of nccl-tests",
     "shardwise calibrate h100-sxm --from-trace": "needs a trace",
     "shardwise calibrate b200-sxm --from-table": "needs a system of SimuMax",
+    "shardwise estimate qwen3_lora_sft.yaml": "needs a user's file; tests/launchers reads such",
+    "shardwise import train.sh --set SIZE=4": "needs a user's script; tests/launchers reads such",
     "shardwise measure": "needs PyTorch; tests/pytorch trains",
     "shardwise calibrate my-system.yaml": "needs runs of a machine",
     "shardwise compare before.sh": "needs scripts of two commits; see test_living_results.py",
