@@ -154,9 +154,9 @@ def test_results_of_a_newer_schema_are_refused(tmp_path, shardwise):
     """With both versions; those without a version are read."""
     path = tmp_path / "new.json"
     path.write_text(json.dumps({"shardwise": {"version": "9.1", "schema": 7}}))
-    told = f"error: {path}: shardwise.schema: 7: was written by shardwise '9.1'; shardwise "
+    expected = f"error: {path}: shardwise.schema: 7: was written by shardwise '9.1'; shardwise "
     code, _, err = shardwise("show", path)
-    assert (code, err.startswith(told)) == (2, True)
+    assert (code, err.startswith(expected)) == (2, True)
     plan = estimate(*CASE, gpus=4, gbs=8)
     path.write_text(json.dumps(plan.to_dict()))
     assert load(path) == plan

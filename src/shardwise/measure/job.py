@@ -16,7 +16,7 @@ from shardwise.errors import Fault, InputError
 _POLL_S = 0.05
 KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(2**36), "MALLOC_MMAP_MAX_": "0"}
 """Lets the C library of Linux keep freed memory, as jemalloc and tcmalloc do: otherwise each step
-maps the pages of its activations anew, at a tenth of the rate of the memory."""
+maps the pages of its activations again, at a tenth of the rate of the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +86,17 @@ def run_job(job: Job) -> list[dict[str, Any]]:
 
 def _start(folder: Path, rank: int, threads: int, log: Any) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "shardwise.measure.worker", str(folder), str(rank)]
+    return subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(threads)
+    )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Variables of a local process with so many threads."""
     more = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    more |= KEEP_PAGES
     if sys.platform == "linux":  # whatever name the machine has
         more["GLOO_SOCKET_IFNAME"] = "lo"
-    return subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | more
-    )
+    return {**os.environ, **more, **KEEP_PAGES}
 
 
 def _wait(started: list["subprocess.Popen[bytes]"], folder: Path) -> None:

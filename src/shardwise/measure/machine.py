@@ -18,7 +18,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.measure.benchmarks import Plan, measure
 from shardwise.measure.device import DEVICES, Device
-from shardwise.measure.job import KEEP_PAGES
+from shardwise.measure.job import environment
 from shardwise.measure.samples import Samples, fitted, read_samples
 from shardwise.validate.calibrate.fit import Calibration
 
@@ -151,13 +151,10 @@ def run_ranks(plan: Plan) -> None:
     with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-        more = {"OMP_NUM_THREADS": str(plan.threads), "PYTHONWARNINGS": "ignore"} | KEEP_PAGES
-        if sys.platform == "linux":  # whatever name the machine has
-            more["GLOO_SOCKET_IFNAME"] = "lo"
-        more["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        variables = environment(plan.threads) | {"PYTHONWARNINGS": "ignore"}
         command = [sys.executable, "-m", "shardwise.measure.benchmarks", str(folder / "plan.json")]
         started = [
-            subprocess.Popen([*command, str(rank)], env=os.environ | more)  # noqa: S603 - this interpreter
+            subprocess.Popen([*command, str(rank)], env=variables)  # noqa: S603 - this interpreter
             for rank in range(plan.ranks)
         ]
         try:

@@ -41,7 +41,7 @@ def command(
     ),
     steps: str | None = opt("--steps N", "Timed steps of each repeat. Default: 10.", _RUN),
     repeats: str | None = opt(
-        "--repeats N", "How often processes are started anew. Default: 2.", _RUN
+        "--repeats N", "How often processes are started again. Default: 2.", _RUN
     ),
     threads: str | None = opt(
         "--threads N",
