@@ -35,6 +35,7 @@ TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization", "loss")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"loops_experts", "summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
+_FLAGS |= {"fused_rope"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
 _FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
 _FLAGS |= {"compares_answers", "runs_reference", "fp32_log_probabilities", "rates_answers"}
@@ -212,6 +213,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_norm": True,
             "fused_layer_norm": True,
             "fused_swiglu": True,
+            "fused_rope": True,
             "adds_expert_bias": False,
             "loops_experts": False,
             "fused_accumulation": True,

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.any_software
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64
-FIELDS = ("fused_norm", "fused_swiglu", "fused_gradient_accumulation")
+FIELDS = ("fused_norm", "fused_swiglu", "fused_gradient_accumulation", "fused_rope")
 NORM = "attention.norm"
 PLAIN = {"targets": np.array([0]), "dora": np.array([False])}
 NONE = Subset(frozen=np.array([0]), rank=np.array([0]), adapted=np.array([3]), **PLAIN)
@@ -44,15 +44,16 @@ def kernels(operation: Operation, phase: Phase) -> list[MemoryBound]:
 
 def test_every_stack_of_the_catalog_fuses_everything() -> None:
     """But for those in plain PyTorch, one of which has Apex's norm, and one in TensorFlow."""
-    swiglu, tensorflow = ["fused_norm", "fused_swiglu"], ["fused_norm", FIELDS[-1]]
+    swiglu, tensorflow = ["fused_norm", "fused_swiglu"], ["fused_norm", FIELDS[2]]
     plain = {"internevo-2023": swiglu, "torchtitan-eager": swiglu, "gpipe-2019": tensorflow}
-    plain |= {f"{name}-2024": [*FIELDS] for name in ("deepspeed", "huggingface", "llama-factory")}
-    plain |= {f"{name}-2026": [*FIELDS] for name in ("accelerate", "deepspeed")}
-    plain["unsloth-2025"] = [FIELDS[-1]]
-    plain["gpt-neox-2023"] = plain["paddlenlp-2024"] = [*FIELDS[1:]]
-    plain["oneflow-2021"] = [FIELDS[-1]]
-    plain["megatron-deepspeed-2024"] = [*FIELDS]  # on GPUs of Intel
-    plain["pytorch-cpu"] = [*FIELDS]
+    plain |= {
+        f"{name}-2024": [*FIELDS[:3]] for name in ("deepspeed", "huggingface", "llama-factory")
+    }
+    plain |= {f"{name}-2026": [*FIELDS[:3]] for name in ("accelerate", "deepspeed")}
+    plain["unsloth-2025"] = plain["oneflow-2021"] = [FIELDS[2]]
+    plain["gpt-neox-2023"] = plain["paddlenlp-2024"] = [*FIELDS[1:3]]
+    plain["megatron-deepspeed-2024"] = [*FIELDS[:3]]  # on GPUs of Intel
+    plain["pytorch-cpu"], plain["pytorch-cuda"] = [*FIELDS[:3]], [*FIELDS[1:]]
     for name in catalog.names("stacks"):
         apart = [field for field in FIELDS if not getattr(Stack.load(name), field)]
         assert apart == plain.get(name, [])
@@ -248,3 +249,28 @@ def test_what_products_that_add_need_is_refused_without_them() -> None:
         "strategy: fused_activation: true: plain has no fused_swiglu kernel; allowed: false"
     )
     samples.run(samples.model(), software, fused_activation=True)  # GELU is one kernel
+
+
+@pytest.mark.parametrize(("size", "moved"), [(2, 4 + 6 + 4 + 6), (4, 8)])
+def test_queries_and_keys_rotated_in_plain_pytorch(size: int, moved: int) -> None:
+    """To fp32 and back around a product in fp32, each of which reads and writes an element."""
+    one, several = (
+        layer(element_bytes=size, fused_rope=fused)["attention.rope"] for fused in (True, False)
+    )
+    for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
+        (fused,), (apart_,) = kernels(one, phase), kernels(several, phase)
+        elements = fused.bytes / (2 * size)
+        assert apart_.bytes == pytest.approx(elements * moved)
+    assert saved([several]) == saved([one])
+
+
+def test_latent_queries_are_joined_in_plain_pytorch() -> None:
+    """What is not rotated of them is copied, too: 12 - 4 numbers of each head."""
+    model = samples.deepseek()
+    one, several = (
+        samples.operations(model, element_bytes=4, fused_rope=fused)["attention.rope"]
+        for fused in (True, False)
+    )
+    (fused,), (apart_,) = kernels(one, Phase.FORWARD), kernels(several, Phase.FORWARD)
+    read_and_written = 2 * 4 * model.layers[0].own_attention.heads * (12 - 4)
+    assert apart_.bytes - fused.bytes == pytest.approx(T * read_and_written)

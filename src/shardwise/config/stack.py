@@ -119,6 +119,9 @@ class Stack(Sourced):
     fp32 copies between them (plain PyTorch)."""
     fused_layer_norm: bool = True
     """The same for LayerNorm, which is one kernel in plain PyTorch too."""
+    fused_rope: bool = True
+    """Whether a kernel rotates queries and keys in place, or several do with copies in fp32 between
+    them (plain PyTorch)."""
     fused_swiglu: bool = True
     """Whether a gated activation is one kernel, or one for the activation and one for the product
     with the gate, with a tensor between them."""
@@ -276,6 +279,16 @@ class Stack(Sourced):
     gathers_master: bool = True
     """Whether ZeRO-3 gathers weights from the fp32 copy of the optimizer (PyTorch FSDP), or from
     additional shards in the compute type (DeepSpeed)."""
+    sharding_copies: bool = False
+    """Whether copies between weights or gradients and the buffers of their collectives are counted
+    on their own (FSDP2's all_gather_copy_in, all_gather_copy_out, _chunk_cat); otherwise fitted
+    figures of the stack have them."""
+    sharding_calls: Size = 0.0
+    """Calls of the host for one layer whose weights are sharded, each way, in multiples of
+    `host_call`: hooks, events and collectives."""
+    sharded_weight_calls: Size = 0.0
+    """The same for the weights of one operation, which are copied each way, and clipped and updated
+    as DTensors."""
     whole_ends: bool = False
     """Whether ZeRO-3 gathers embedding and head together and frees them only after backward (the
     root module of PyTorch FSDP)."""

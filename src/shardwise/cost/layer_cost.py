@@ -224,6 +224,8 @@ class LayerBytes:
     """Position of the operation at the peak; in a forward pass, plus the number of operations."""
     gradient_buffer_bytes: Floats
     """One buffer for each distinct shape of weights, in the type of the weights [byte]."""
+    weighted: Floats
+    """Number of operations with weights, as `_weighted` counts them."""
 
     @property
     def all_parameters(self) -> Floats:
@@ -307,6 +309,7 @@ class LayerStorage:
     steps: tuple[Step, ...]
     """Memory of each operation."""
     gradient_buffer_bytes: Floats
+    weighted: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,11 +345,14 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     backward_s = busy(_BACKWARD)
     reruns = reruns_of(costs)
     dense = [c for c in costs if not c.operation.routed]
+    sharding, operations = machine.sharding, [c.operation for c in costs]
+    sharding_s = sharding.host_s + sharding.weight_s * _weighted(operations, zero)
+    byte_s = total([one.parameters for one in operations], zero) / machine.memory_rate
+    launching_s = total([machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero)
     return LayerWork(
-        forward=_launched(costs, machine, zero),
+        forward=_launched(costs, machine, zero, (sharding.forward_bytes * byte_s, sharding_s)),
         backward=machine.launched(
-            backward_s,
-            total([machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero),
+            backward_s + sharding.backward_bytes * byte_s, launching_s + sharding_s
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         dense_forward_s=total([c.kernel_s(Phase.FORWARD) for c in dense], zero),
@@ -358,13 +364,18 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     )
 
 
-def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) -> Launched:
-    """Add up a forward pass of operations."""
+def _launched(
+    costs: Sequence[OperationCost],
+    machine: Machine,
+    zero: Floats,
+    more_s: tuple[Floats | float, Floats | float] = (0.0, 0.0),
+) -> Launched:
+    """Add up a forward pass of operations, and more time of kernels and of the host."""
     results = [c.operation.host_waits for c in costs]
     waits = total([result for result in results if result is not None], zero)
     return machine.launched(
-        total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
-        total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero),
+        total([c.kernel_s(Phase.FORWARD) for c in costs], zero) + more_s[0],
+        total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero) + more_s[1],
         waits * machine.expert_wait_s,
     )
 
@@ -396,7 +407,13 @@ def layer_storage(operations: Sequence[Operation]) -> LayerStorage:
         expert_trained=trained_weights(of_experts, zero),
         steps=tuple(map(step_of, operations)),
         gradient_buffer_bytes=_gradient_buffers(operations, zero),
+        weighted=_weighted(operations, zero),
     )
+
+
+def _weighted(operations: Sequence[Operation], zero: Floats) -> Floats:
+    """Number of operations with weights; of experts that run one after another, of each."""
+    return total([np.where(one.parameters > 0, one.host_calls, zero) for one in operations], zero)
 
 
 def _segment(
@@ -538,6 +555,7 @@ def bytes_of_layer(
         graph_working_bytes=walked.working,
         peak=walked.peak,
         gradient_buffer_bytes=storage.gradient_buffer_bytes,
+        weighted=storage.weighted,
     )
 
 

@@ -1,7 +1,7 @@
 """Time of a step: its critical stage, the bubble, data-parallel communication and the update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
+from shardwise.cost.operations import with_host
 from shardwise.cost.optimizer import (
     TrainedWeights,
     UpdateBytes,
@@ -191,6 +192,8 @@ class Update:
     state each do their share (arXiv 2502.16982, section 2.3) [s]."""
     quantizing_s: Floats
     """Quantizing the updated weights [s]."""
+    launching_s: Floats | float = 0.0
+    """Of the host to launch the kernels, where these do not hide it [s]."""
 
     @classmethod
     def of(cls, step: Step) -> "Update":
@@ -203,7 +206,7 @@ class Update:
                 shards(step.table, ZERO_OPTIMIZER),
             )
         )
-        return cls.of_weights(
+        update = cls.of_weights(
             step.table,
             step.costs,
             step.system,
@@ -214,6 +217,7 @@ class Update:
             ),
             trained=largest.all_trained.quantized,
         )
+        return replace(update, launching_s=_update_launches(step, update))
 
     @classmethod
     def of_weights(
@@ -262,9 +266,27 @@ class Update:
 
     def time_s(self, table: Table, memory_rate: Floats) -> Floats:
         """Time of the step; 0 forward only [s]."""
-        moving = self.moved.total / memory_rate + self.products_s + self.host_s
+        moving = self.moved.total / memory_rate + self.products_s + self.host_s + self.launching_s
         return np.where(table.training, moving + self.quantizing_s, 0.0)
 
     def exposed_s(self, table: Table, memory_rate: Floats) -> Floats:
         """Time of the step without what the host does during backward, which is of offload [s]."""
         return self.time_s(table, memory_rate) - np.where(table.updates_early, self.host_s, 0.0)
+
+
+def _update_launches(step: Step, update: Update) -> Floats:
+    """Time of the host to launch the update of sharded weights that its kernels do not hide [s].
+
+    n calls of c for each operation with weights (`Stack.sharded_weight_calls`).
+    """
+    table, costs = step.table, step.costs
+    calls = table.by_stack(lambda stack: stack.sharded_weight_calls)
+    zero = np.zeros_like(costs.memory_rate)
+    if not np.any(calls):
+        return zero
+    weighted = summed(costs, step.largest.resident, lambda one: one.bytes.weighted)
+    launching_s = weighted * calls * table.by_compile("host_call") / step.system.launch_speed
+    if step.system.accelerator.asynchronous:
+        kernels_s = update.moved.total / costs.memory_rate
+        launching_s = with_host(kernels_s, launching_s) - kernels_s
+    return np.where(table.zero >= ZERO_GRADIENTS, launching_s, zero)

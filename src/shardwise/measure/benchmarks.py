@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from shardwise.measure.device import Call, Device
 Key = dict[str, Any]
 _SAMPLE_S = 0.02
 _LEAST_CALLS, _MOST_CALLS = 3, 100
+_LONG_S = 0.5
+"""A call that takes longer is timed once a round."""
 _TIMEOUT = timedelta(minutes=10)
 _MIB = 2**20
 _FIRST = 0.5
@@ -81,7 +83,7 @@ def _grid(plan: Plan) -> dict[str, Any]:
             "bytes": [2**p for p in (14, 18, 20, 22, 24, 26)] if plan.quick
             else [2**p for p in range(14, 27, 2)],
             "largest": 2**28,
-            "messages": [2**p for p in (12, 16, 20, 24)] if plan.quick
+            "messages": [2**p for p in (12, 16, 20, 25)] if plan.quick
             else [2**p for p in range(10, 27, 2)],
             "elements": 2**22,
         }  # fmt: skip
@@ -300,18 +302,25 @@ def collectives(device: Device, plan: Plan, groups: list[tuple[int, int, Any]]) 
                 name: str = name, elements: int = elements, members: int = members,
                 group: Any = group,
             ) -> Call:  # fmt: skip
-                full, part = device.randn(elements), device.randn(elements // members)
+                # Gradients and weights come from memory: buffers take turns, as in `_elementwise`.
+                copies = max(2, min(_RESULT_BYTES // (4 * elements), _MOST_CALLS))
+                fulls = cycle([device.randn(elements) for _ in range(copies)])
+                parts = cycle([device.randn(elements // members) for _ in range(copies)])
                 rank = dist.get_rank(group)
                 if name == "p2p":  # there and back: what one message takes is half of it
                     turn = (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send)
                     peer = dist.get_global_rank(group, 1 - rank)
-                    return lambda: [act(full, peer, group=group) for act in turn]
+                    return lambda: [act(next(fulls), peer, group=group) for act in turn]
                 calls: dict[str, Call] = {
-                    "all_reduce": lambda: dist.all_reduce(full, group=group),
-                    "all_gather": lambda: dist.all_gather_single(full, part, group=group),
-                    "reduce_scatter": lambda: dist.reduce_scatter_single(part, full, group=group),
+                    "all_reduce": lambda: dist.all_reduce(next(fulls), group=group),
+                    "all_gather": lambda: dist.all_gather_single(
+                        next(fulls), next(parts), group=group
+                    ),
+                    "reduce_scatter": lambda: dist.reduce_scatter_single(
+                        next(parts), next(fulls), group=group
+                    ),
                     "all_to_all": lambda: dist.all_to_all_single(
-                        device.torch.empty_like(full), full, group=group
+                        next(fulls), next(fulls), group=group
                     ),
                 }
                 return calls[name]
@@ -386,14 +395,25 @@ def measure(plan: Plan, rank: int, store: str | None = None) -> None:
         Path(plan.samples).touch()
     ranks = Ranks(device, plan, rank, store)
     try:
+        device.dtypes = ranks.agreed(device.dtypes)
         every = list(benchmarks(device, plan))
         every += collectives(device, plan, ranks.groups(plan))
+        if rank == 0 and not device.asynchronous and "bf16" not in device.dtypes:
+            _leave_out_bf16(device, plan)
         refused: set[int] = set()
         for number in range(plan.done, plan.rounds):
             if not _round(device, ranks, every, refused, plan, number, begin + plan.seconds):
                 break
     finally:
         ranks.close()
+
+
+def _leave_out_bf16(device: Device, plan: Plan) -> None:
+    """Say in the file why it has no samples in bf16."""
+    text = f"takes {device.bf16_time_factor:.0f} times as long as fp32 on this processor"
+    line = {"kind": "train_gemm", "dtype": "bf16", "refused": text, "round": plan.done}
+    with Path(plan.samples).open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(line)}\n")
 
 
 def _round(
@@ -456,7 +476,8 @@ def _sample(device: Device, ranks: Ranks, one: Benchmark) -> tuple[float | None,
     if any(ranks.all_of(problem)):
         return None, problem
     first = 1.0 if idle else max(device.host_s(call, 1), 1e-9)
-    calls = ranks.agreed(max(_LEAST_CALLS, min(int(_SAMPLE_S / first), _MOST_CALLS)))
+    least = _LEAST_CALLS if first < _LONG_S else 1
+    calls = ranks.agreed(max(least, min(int(_SAMPLE_S / first), _MOST_CALLS)))
     if idle:
         return None, ""
     if one.host and device.asynchronous:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.base import ConfigBase
-from shardwise.config.enums import QkNorm
+from shardwise.config.enums import ZERO_WEIGHTS, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Latent, Layer, Mlp, Model, Moe, other_fields
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
@@ -38,7 +38,7 @@ _WORDS: Mapping[tuple[type[ConfigBase], str], tuple[object, ...]] = {
     (Moe, "activation"): ("gelu", "relu", "silu", "relu2", "swiglu", "geglu", "reglu"),
 }
 
-ACCELERATED_STACK = "torchtitan-eager"
+ACCELERATED_STACK = "pytorch-cuda"
 """Software that comes nearest to plain PyTorch on an accelerator, where the user names none."""
 
 _OPEN = frozenset(
@@ -118,6 +118,8 @@ def trained_strategy(model: Model, strategy: Strategy, *, device: str) -> Strate
     usual |= {"any_software": True}
     if device == "cuda":
         usual |= {"stack": ACCELERATED_STACK, "dtype": "bf16"}
+        if strategy.gpus == 1:  # FSDP2 casts weights for products without a stream in fp32
+            usual["zero"] = ZERO_WEIGHTS
     if strategy.tp > 1:
         usual["loss"] = "loss_parallel"
     if strategy.tp == 1 or own & {"sequence_parallel", "tp_exchange"}:

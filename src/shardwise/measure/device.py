@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -11,6 +12,10 @@ Clock = Callable[[], float]
 DEVICES = ("cpu", "cuda")
 _AHEAD_CYCLES = 4_000_000
 """Clocks for which the stream is busy while the host launches what is timed: 2 to 3 ms."""
+_PROBE = 256
+_EMULATED = 8.0
+"""A processor whose bf16 products take so many times as long as those in fp32 computes them without
+instructions for bf16: nobody trains with it, and one product can take seconds."""
 _KERNELS = {
     "flash2": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
@@ -36,12 +41,22 @@ class Device:
         """Library of collectives."""
         return "nccl" if self.asynchronous else "gloo"
 
-    @property
+    @cached_property
     def dtypes(self) -> list[str]:
-        """Types of products that run here."""
-        if self.asynchronous and not self.torch.cuda.is_bf16_supported():
-            return ["fp16", "fp32"]
-        return ["bf16", "fp32"]
+        """Types whose products this device has instructions for."""
+        if self.asynchronous:
+            return ["bf16" if self.torch.cuda.is_bf16_supported() else "fp16", "fp32"]
+        return ["fp32"] if self.bf16_time_factor > _EMULATED else ["bf16", "fp32"]
+
+    @cached_property
+    def bf16_time_factor(self) -> float:
+        """Time of a bf16 product of a processor over that of the same product in fp32."""
+        times = []
+        for dtype in ("fp32", "bf16"):
+            x = self.randn(_PROBE, _PROBE, dtype=dtype)
+            x @ x
+            times.append(self.host_s(lambda x=x: x @ x, 3))
+        return times[1] / times[0]
 
     def dtype(self, name: str) -> Any:
         """The type of a name."""

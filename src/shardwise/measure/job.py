@@ -58,6 +58,11 @@ class Job:
         """Number of processes."""
         return self.dp * self.tp * self.pp
 
+    @property
+    def fsdp(self) -> bool:
+        """Whether FSDP2 wraps the model; in one process it casts the weights for products."""
+        return self.zero > 0 and self.tp * self.pp == 1
+
 
 def run_job(job: Job) -> list[dict[str, Any]]:
     """Run the processes of a job on this machine and return the figures of each.

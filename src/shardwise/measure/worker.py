@@ -134,14 +134,15 @@ class Trainer:
     def _split(self, module: nn.Module) -> nn.Module:
         """Split the module over the processes."""
         job = self.job
-        if job.dp > 1 and job.zero:
+        if job.fsdp:
             mesh = init_device_mesh(self.device.type, (job.ranks,))
             policy = MixedPrecisionPolicy()
             if job.dtype == "bf16":
                 policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
             reshard = job.zero == ZERO_WEIGHTS and job.reshard
-            for unit in (*module.layers, module):
+            for unit in module.layers:
                 fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+            fully_shard(module, mesh=mesh, mp_policy=policy)
         elif job.dp > 1 and not job.silent:
             module = DistributedDataParallel(module, gradient_as_bucket_view=True)
         elif job.tp > 1:
@@ -184,7 +185,7 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Products in 16 bits, where FSDP2 does not cast the weights itself."""
-        if self.job.dtype != "bf16" or self.job.zero:
+        if self.job.dtype != "bf16" or self.job.fsdp:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
@@ -309,7 +310,7 @@ def train(job: Job, rank: int, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(job.threads)
     torch.set_flush_denormal(True)
     with ExitStack() as undo:
-        if job.ranks > 1:
+        if job.ranks > 1 or job.fsdp:
             _join(job, rank, folder)
             undo.callback(dist.destroy_process_group)
         if job.tp > 1:

@@ -22,7 +22,13 @@ from shardwise.config.enums import (
 )
 from shardwise.config.model import Attention, Model
 from shardwise.ops.linear import after_row_parallel, all_reduced, before_column_parallel, linear
-from shardwise.ops.mla import ROPE_FLOPS, absorbed_output, latent_projections, latent_rope
+from shardwise.ops.mla import (
+    ROPE_FLOPS,
+    absorbed_output,
+    latent_projections,
+    latent_rope,
+    rotated_bytes,
+)
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
@@ -421,7 +427,7 @@ def _positions(
         turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
         turned_heads = heads if attention.shared_keys else heads + kv_heads
         elements = work.tokens * turned_heads * turned
-        moved = 2 * elements * work.element_bytes
+        moved = rotated_bytes(elements, work)
         kernels = tuple(
             MemoryBound(phase=phase, bytes=moved, flops=ROPE_FLOPS * elements)
             for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
@@ -431,7 +437,7 @@ def _positions(
             kernels=kernels,
             parameters=none,
             saved_bytes=none,
-            working_bytes=moved / 2,
+            working_bytes=elements * work.element_bytes,
             reruns_with=_QKV | {"every_other"},
         )
         return [operation]

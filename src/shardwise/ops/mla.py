@@ -12,7 +12,7 @@ from shardwise.config.enums import AttentionBias
 from shardwise.config.model import Attention, Latent, Model
 from shardwise.ops.linear import before_column_parallel, linear, shared_by_heads
 from shardwise.ops.norm import norm
-from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.ops.operation import FP32_BYTES, MemoryBound, Operation, Phase, RankWork, zeros
 
 ROPE_FLOPS = 3.0
 """Per rotated element: four multiplications and two additions for a pair."""
@@ -22,6 +22,18 @@ _UP = _ALL | {"mla_up"}
 # Functions of Megatron-LM, each about as long as a module (core 0.12, multi_latent_attention.py):
 # queries and keys split, each rotated, joined again.
 _ROPE_CALLS = 3.0
+
+
+def rotated_bytes(elements: Floats, work: RankWork) -> Floats:
+    """Bytes that rotating some elements moves [byte].
+
+    Each is read and written once. Without a fused kernel it is copied to fp32, multiplied there,
+    and copied back, unless it is in fp32 already.
+    """
+    size = work.element_bytes
+    copies = np.where(size < FP32_BYTES, 2 * (FP32_BYTES + size), 0.0)
+    found: Floats = elements * np.where(work.fused_rope, 2 * size, 2 * FP32_BYTES + copies)
+    return found
 
 
 def latent_projections(
@@ -189,7 +201,8 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
     """Rotate the rotary dimensions of queries in place; concatenate the two halves of keys.
 
     Keys and values are read as projected, with the one rotary key of all heads, and written
-    separately. Backward does the reverse.
+    separately. Without a fused kernel the halves of queries are concatenated too. Backward does the
+    reverse.
 
     Parameters
     ----------
@@ -205,7 +218,10 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
     if attention.indexer is not None:  # queries are joined, keys are the compressed ones
         plain = heads * latent.kv_rank
         elements = 2 * (plain + rotated + latent.rope_dim)
+    joined = 2 * heads * (attention.head_dim - latent.rope_dim)
+    elements = elements - 2 * rotated + np.where(work.fused_rope, 0.0, joined)
     moved = work.tokens * elements * work.element_bytes
+    moved = moved + rotated_bytes(work.tokens * rotated, work)
     kernels = tuple(
         MemoryBound(
             phase=phase, bytes=moved, flops=ROPE_FLOPS * work.tokens * (rotated + latent.rope_dim)

@@ -104,6 +104,8 @@ class RankWork:
     """Whether RMSNorm is one kernel."""
     fused_layer_norm: Bools
     """Whether LayerNorm is one kernel."""
+    fused_rope: Bools
+    """Whether one kernel rotates queries and keys."""
     fused_swiglu: Bools
     """Whether a gated activation is one kernel."""
     activation_input_bytes: Floats
