@@ -220,3 +220,14 @@ def test_a_process_that_fails_is_one_line(monkeypatch, script):
     with pytest.raises(InputError) as error:
         jobs.run_job(job)
     assert str(error.value) == f"process 1: {SCRIPTS[script]}"
+
+
+def test_one_gpu_trains_with_fsdp2(measured):
+    """Its mixed precision casts the weights; on a processor nothing is cast."""
+    found, seen = measured([figures((1, 1, 1, 5))], system="h100-sxm")
+    assert (seen[0].device, seen[0].dtype, seen[0].zero, seen[0].fsdp) == ("cuda", "bf16", 3, True)
+    assert found.prediction.strategy["stack"] == "pytorch-cuda"
+    found, seen = measured([figures((1, 1, 1, 5))], system="h100-sxm", zero=0)
+    assert not seen[-1].fsdp
+    found, seen = measured([figures((1, 1, 1, 5))])
+    assert (seen[-1].dtype, seen[-1].zero, seen[-1].fsdp) == ("fp32", 0, False)
