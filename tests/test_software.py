@@ -66,6 +66,26 @@ def test_context_parallelism_rules_out_attention_that_is_not_fused() -> None:
     assert table.step_time_s[1] == one.step_time_s
 
 
+def test_one_accelerator_rules_out_engines_that_shard() -> None:
+    """Unless it offloads, or the user names the engine or its stage; in each row of a table."""
+    card = System.load("rtx-4090")
+
+    def engines(text: str, **stated: object) -> set[str]:
+        return {str(one.engine) for one in resolve(text, card, stated=stated).candidates}
+
+    for text in ("trl", "axolotl", "llama-factory", "HF Trainer"):
+        assert engines(text, gpus=1) == {"ddp"}, text
+        assert engines(text, gpus=2) - {"ddp"}, text
+        assert engines(text, gpus=1, offload_optimizer=True) - {"ddp"}, text
+        assert "ddp" not in engines(text, gpus=1, zero=3), text
+    assert engines("trl FSDP2", gpus=1) == {"fsdp2"}
+    assert engines("verl", gpus=1) == engines("verl", gpus=8)  # which shards on one, too
+    one = estimate("llama3-8b", card, finetune="lora")
+    assert {each.engine for each in one.software_candidates} <= {"ddp"}
+    table = estimate_many("llama3-8b", card, gpus=[1, 8], gbs=8, stack="axolotl")
+    assert table.table.zero.tolist() == [0, 3]
+
+
 def test_a_search_says_how_it_understood_the_software() -> None:
     """Commas inside a description do not split it, those between names of stacks do."""
     space = {"gpus": 8, "gbs": 64, "pp": 1, "cp": 1, "tp": 1, "zero": 3}
