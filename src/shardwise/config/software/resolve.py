@@ -174,8 +174,8 @@ def resolve(
     record = software_of(software) if isinstance(software, str) else software
     options = {name: value for name, value in stated.items() if value != "stack"}
     cp = int(options.pop("cp", None) or 1)
-    offloads = any([options.pop(name, False) for name in _OFFLOADS])
-    alone = options.pop("gpus", None) == 1 and not offloads and not options.get("zero")
+    shared = [options.pop(name, False) for name in _OFFLOADS] + [options.get("zero")]
+    alone = options.pop("gpus", None) == 1 and not any(shared)
     if options:
         record = record.model_copy(update={"options": {**options, **record.options}})
     places: tuple[str, ...] = ()
