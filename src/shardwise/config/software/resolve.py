@@ -38,6 +38,8 @@ How = Literal["stack", "matched", "nearest release", "several candidates", "unkn
 _OFFLOADS = ("offload_weights", "offload_optimizer")
 DECIDING_FIELDS = ("zero", "quantization", "cp", "weight_dtype", "gpus", *_OFFLOADS)
 """Fields of strategies on which facts of software depend, or which rule candidates out."""
+# Stages of ZeRO that one accelerator has only where its user names them.
+_SHARDED = ("2", "3")
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
@@ -174,8 +176,9 @@ def resolve(
     record = software_of(software) if isinstance(software, str) else software
     options = {name: value for name, value in stated.items() if value != "stack"}
     cp = int(options.pop("cp", None) or 1)
-    shared = [options.pop(name, False) for name in _OFFLOADS] + [options.get("zero")]
-    alone = options.pop("gpus", None) == 1 and not any(shared)
+    offloads = [options.pop(name, False) for name in _OFFLOADS]
+    shards = str(options.get("zero")) in _SHARDED
+    alone = options.pop("gpus", None) == 1 and not (shards or any(offloads))
     if options:
         record = record.model_copy(update={"options": {**options, **record.options}})
     places: tuple[str, ...] = ()
