@@ -1,17 +1,23 @@
 """Software in words: what runs, in estimates, tables, searches, files and on the command line."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise import InputError, Strategy, estimate, estimate_many, search
+from shardwise import InputError, Model, Strategy, estimate, estimate_many, search
 from shardwise.config.software.record import Software, library_releases, trainers
 from shardwise.config.software.resolve import match_of, resolve, stack_on
 from shardwise.config.software.words import software_of
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
+from shardwise.planning.largest_value import largest_in_search
+from shardwise.planning.search.described import Described
+from shardwise.planning.search.query import load_space
+from shardwise.report.tables.estimate import verdict
+from shardwise.units import readable
 
 RUN = {"gpus": 8, "zero": 3, "gbs": 64}
 SEVERAL = "torchtitan v0.2.0"  # compiled or not, it does not say
@@ -64,6 +70,68 @@ def test_context_parallelism_rules_out_attention_that_is_not_fused() -> None:
     table = estimate_many("llama2-7b", "a100-80gb-sxm", **run, cp=[1, 4], stack=text)
     one = estimate("llama2-7b", "a100-80gb-sxm", run, cp=4, stack=text)
     assert table.step_time_s[1] == one.step_time_s
+
+
+def test_a_verdict_says_with_what_software_it_fits() -> None:
+    """Where some candidates fit and others do not; the margin of one would contradict the rest."""
+    fields: dict[str, Any] = {"finetune": "lora", "gpus": 4, "seq_len": 4096, "gbs": 4}
+    found = estimate("qwen2.5-7b", "rtx-4090", **fields, stack="llama-factory")
+    margins = {one.margin_bytes for one in found.software_candidates if one.margin_bytes}
+    assert min(margins) < 0 < max(margins)
+    line = verdict(found)
+    assert "4 of 5 software candidates (75 %) fit with 3.07 GiB to 14.4 GiB free" in line
+    assert f"the rest lacks {readable(-min(margins), 'bytes')}; fits with" in line
+    one = estimate("qwen2.5-7b", "rtx-4090", **fields, stack="llama-factory-2024")
+    assert "candidates" not in verdict(one)
+
+
+def test_one_accelerator_rules_out_engines_that_shard() -> None:
+    """Unless it offloads, or the user names the engine or its stage; in each row of a table."""
+    card = System.load("rtx-4090")
+
+    def engines(text: str, **stated: object) -> set[str]:
+        return {str(one.engine) for one in resolve(text, card, stated=stated).candidates}
+
+    for text in ("trl", "axolotl", "llama-factory", "HF Trainer"):
+        assert engines(text, gpus=1) == {"ddp"}, text
+        assert engines(text, gpus=2) - {"ddp"}, text
+        assert engines(text, gpus=1, offload_optimizer=True) - {"ddp"}, text
+        assert "ddp" not in engines(text, gpus=1, zero=3), text
+    assert engines("trl FSDP2", gpus=1) == {"fsdp2"}
+    assert engines("verl", gpus=1) == engines("verl", gpus=8)  # which shards on one, too
+    one = estimate("llama3-8b", card, finetune="lora")
+    assert {each.engine for each in one.software_candidates} <= {"ddp"}
+    table = estimate_many("llama3-8b", card, gpus=[1, 8], gbs=8, stack="axolotl")
+    assert table.table.zero.tolist() == [0, 3]
+
+
+def test_a_search_fits_with_all_that_software_may_be() -> None:
+    """Plans of a search fit with the probability of `estimate`; so does the longest sequence."""
+    fields: dict[str, Any] = {"task": "sft", "lora_rank": 16, "lora_targets": "all-linear"}
+    fields |= {"gpus": 8, "gbs": 64, "tp": 1, "pp": 1, "cp": 1, "recompute": "full", "mbs": 1}
+    model, system = Model.load("llama3-8b"), System.load("rtx-4090")
+    text = "llama-factory"
+    space = load_space(None, fields | {"stack": text, "zero": [0, 3]})
+    described = Described.of(space, model, system)
+    assert described is not None
+    assert "loss" in described.left
+    found = search(model, system, space, top=4, all_variants=True, fits=None)
+    assert found.best
+    for plan in found.best:
+        left = {*described.left, "stack"}
+        own = {n: v for n, v in plan.strategy.items() if v is not None and n not in left}
+        alone = estimate(model, system, Strategy.validated(own | {"stack": text}))
+        assert plan.fits_probability == pytest.approx(alone.fits_probability, rel=1e-9)
+        assert plan.verdict == alone.verdict
+        same = Strategy.validated(plan.strategy)
+        assert plan.fits_probability != estimate(model, system, same).fits_probability
+    sure = search(model, system, space, fits=0.9, all_variants=True)
+    assert min(plan.fits_probability or 0.0 for plan in sure.best) >= 0.9
+    assert min(plan.fits_probability or 0.0 for plan in found.best) < 0.9
+    longest = largest_in_search(model, system, space, "seq-len")
+    assert longest is not None
+    assert longest.fits_probability is not None
+    assert longest.fits_probability >= 0.9
 
 
 def test_a_search_says_how_it_understood_the_software() -> None:

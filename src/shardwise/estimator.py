@@ -425,6 +425,8 @@ def _candidates(
         if first_violation(model, system, table)[0] >= 0:
             continue
         result = evaluate_row(model, system, table)
+        reserved = float(result.reserved_bytes[0])
+        memory = memory_record(result.memory, reserved, system, 0)
         candidate = SoftwareCandidate(
             description=one.described,
             trainer=one.trainer,
@@ -432,9 +434,9 @@ def _candidates(
             stack=one.stack.name,
             weight=one.weight,
             step_time_s=float(result.step_time_s[0]),
-            reserved_bytes=float(result.reserved_bytes[0]),
+            reserved_bytes=reserved,
+            margin_bytes=memory.capacity - memory.needed,
         )
-        memory = memory_record(result.memory, float(result.reserved_bytes[0]), system, 0)
         yield candidate, strategy, memory
 
 

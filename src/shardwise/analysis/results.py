@@ -568,6 +568,9 @@ class SoftwareCandidate(Result):
     """Its probability."""
     step_time_s: float
     reserved_bytes: float
+    margin_bytes: float | None = None
+    """What it leaves of the accelerator's capacity, or, below 0, lacks [byte]; None in files of
+    earlier versions."""
 
 
 class Estimate(Charted, Deferred):

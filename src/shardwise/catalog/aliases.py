@@ -10,10 +10,12 @@ OWNERS = frozenset(
         *("meta-llama", "huggyllama", "qwen", "mistralai", "deepseek-ai", "google", "openai"),
         *("allenai", "zai-org", "moonshotai", "inclusionai", "nvidia", "minimaxai", "liquidai"),
         *("ai21labs", "tiiuae", "ibm-granite", "nousresearch", "unsloth", "microsoft"),
+        *("huggingfacetb", "tinyllama"),
     }
 )
 """Owners on Hugging Face whose models are in the catalog, or who copy them under their names; a
 model of others may have any shape."""
+_CODERS = ("0.5b", "1.5b", "3b", "7b", "14b", "32b")
 MODELS = {
     "llama3.1-8b": "llama3-8b",
     "llama3.1-70b": "llama3-70b",
@@ -32,7 +34,11 @@ MODELS = {
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-v3.1": "deepseek-v3",
-    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("3b", "7b", "14b", "32b")},
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in _CODERS},
+    "mistral-7b-instruct-v0.3": "mistral-7b-v0.3",
+    "phi-3-mini-4k": "phi-3-mini",
+    "tinyllama-1.1b-chat-v1.0": "tinyllama-1.1b",
+    "tinyllama-1.1b-intermediate-step-1431k-3t": "tinyllama-1.1b",
     "glm5-2": "glm-5.2",
     "gpt3": "gpt3-175b",
     "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano",

@@ -444,10 +444,15 @@ def _with_default_stack(
     rows = len(next(iter(several.values()))) if _is_single(column) else len(column)
     columns = {n: one if n in several else [one] * rows for n, one in deciding.items()}
     items = [column] * rows if _is_single(column) else column
-    return [
-        found(item, {name: _plain_word(name, columns[name][row]) for name in deciding})
-        for row, item in enumerate(items)
-    ]
+    by_words: dict[tuple[Any, ...], Any] = {}
+    stacks = []
+    for item, *values in zip(items, *columns.values(), strict=False):
+        key = (item if isinstance(item, str) else id(item), *map(str, values))
+        if key not in by_words:
+            words = zip(columns, values, strict=False)
+            by_words[key] = found(item, {name: _plain_word(name, one) for name, one in words})
+        stacks.append(by_words[key])
+    return stacks
 
 
 def _plain_word(name: str, value: Any) -> Any:

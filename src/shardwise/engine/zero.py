@@ -297,8 +297,8 @@ class Unsharded:
 
     From ZeRO 2 on these are the gradients of the component, from ZeRO 3 on also its weights and
     those of the prefetched layers. A tied head reads the embedding table. Where embedding and head
-    are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the head's
-    gradient follows in the type of the weights. DeepSpeed leaves weights gathered that are used
+    are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the gradient of a
+    head that is trained follows in the type of the weights. DeepSpeed leaves weights gathered that are used
     again soon: at the end of forward the last ones, which backward uses first.
     """
 
@@ -347,8 +347,9 @@ class Unsharded:
         of_embedding = embedding.stored
         of_head = head.stored + np.where(tied, of_embedding, 0.0)
         together = released & table.by_stack(lambda stack: stack.whole_ends)
-        behind = np.where(together, counts[-1] * head.stored, 0.0)
-        ends = np.where(together, counts[-2] * of_embedding, 0.0) + behind
+        of_ends = np.where(together, counts[-1] * head.stored, 0.0)
+        behind = np.where(head.gradients > 0, of_ends, 0.0)
+        ends = np.where(together, counts[-2] * of_embedding, 0.0) + of_ends
         return cls(
             layer=gathered(most("gradients"), stored + most("copies")) + ends + behind,
             embedding=gathered(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,

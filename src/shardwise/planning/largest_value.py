@@ -21,6 +21,7 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate
 from shardwise.parallel.constraints import first_violation, refuse_illegal
+from shardwise.planning.search.described import Described
 from shardwise.planning.search.results import Plan
 from shardwise.planning.search.run import search
 from shardwise.planning.search.space import Space
@@ -317,7 +318,7 @@ def largest_in_search(
     if found is None:
         return None
     value, plan = found
-    strategy = Strategy.validated(plan.strategy)
+    strategy = _as_described(space, *case, plan.strategy)
     largest = largest_value(*case, strategy, field)
     if name != "micro_batch_size" and (largest.value or 0) >= value:
         return largest
@@ -325,6 +326,21 @@ def largest_in_search(
     own = {"value": value, "likely": None, "predicted": None, "strategy": fixed.strategy}
     own |= {n: getattr(fixed, n) for n in ("fits_probability", "step_time_s", "tokens_per_s")}
     return largest.model_copy(update=own)
+
+
+def _as_described(
+    space: Space, model: Model, system: System, fields: Mapping[str, Any]
+) -> Strategy:
+    """A plan of a search with its software in the words of the space, if it may be one of several.
+
+    What the space leaves to the software is left to each that it may be.
+    """
+    described = Described.of(space, model, system)
+    if described is None or len(space.stack or ()) > 1:
+        return Strategy.validated(fields)
+    left = {*described.left, "stack"}
+    own = {name: value for name, value in fields.items() if value is not None and name not in left}
+    return Strategy.validated(own | {"stack": described.texts[0][1]})
 
 
 def _fitting(

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 UNKNOWN_STACK = "unknown"
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
-DECIDING_FIELDS = ("zero", "quantization", "cp", "weight_dtype")
+_OFFLOADS = ("offload_weights", "offload_optimizer")
+DECIDING_FIELDS = ("zero", "quantization", "cp", "weight_dtype", "gpus", *_OFFLOADS)
 """Fields of strategies on which facts of software depend, or which rule candidates out."""
+# Stages of ZeRO that one accelerator has only where its user names them.
+_SHARDED = ("2", "3")
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
@@ -173,6 +176,9 @@ def resolve(
     record = software_of(software) if isinstance(software, str) else software
     options = {name: value for name, value in stated.items() if value != "stack"}
     cp = int(options.pop("cp", None) or 1)
+    offloads = [options.pop(name, False) for name in _OFFLOADS]
+    shards = str(options.get("zero")) in _SHARDED
+    alone = options.pop("gpus", None) == 1 and not (shards or any(offloads))
     if options:
         record = record.model_copy(update={"options": {**options, **record.options}})
     places: tuple[str, ...] = ()
@@ -182,17 +188,22 @@ def resolve(
     experts = None
     if model is not None:
         experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
-    return _resolved(record, places, experts, cp > 1)
+    return _resolved(record, places, experts, splits_context=cp > 1, alone=alone)
 
 
 @lru_cache(512)
 def _resolved(
-    software: Software, places: tuple[str, ...], experts: int | None, splits_context: bool
+    software: Software,
+    places: tuple[str, ...],
+    experts: int | None,
+    *,
+    splits_context: bool,
+    alone: bool,
 ) -> Match:
     notes: list[str] = []
     conflicts: list[str] = []
     month, nearest = _month(software, places, notes, conflicts)
-    context = {"says": software.text, **software.options}
+    context = {"says": software.text, "alone": alone, **software.options}
     if experts is not None:
         context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
     libraries = software.libraries
@@ -373,6 +384,8 @@ def _engines(
         weights = {Engine(word): weight for word, weight in choices[-1].weights.items()}
         if stated is not None:
             weights = {one: weight for one, weight in weights.items() if stated.covers(one)}
+        if at.context["alone"] and Engine.DDP in weights:  # nothing to shard
+            weights = {one: w for one, w in weights.items() if 0 in (one.zero_stages or (0,))}
         if runs is not None and trainer is chain[0]:
             weights = {one: weight for one, weight in weights.items() if one in runs}
         if weights:

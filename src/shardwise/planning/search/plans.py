@@ -15,7 +15,7 @@ from math import isnan
 
 import numpy as np
 
-from shardwise.analysis.fit_probability import plan_probability
+from shardwise.analysis.fit_probability import plan_probability, verdict_of
 from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
@@ -369,9 +369,12 @@ def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[
 
 def probabilities_of(query: SearchQuery, rows: Table) -> list[float | None]:
     """Return the probability that each strategy fits; None forward only."""
-    stated = query.fit.states_load
-    found = plan_probability(query.model, query.system, rows, stated=stated).tolist()
-    return [None if isnan(one) else one for one in found]
+    stated, described = query.fit.states_load, query.fit.described
+    if described is not None:
+        found = described.probability(rows, stated=stated)
+    else:
+        found = plan_probability(query.model, query.system, rows, stated=stated)
+    return [None if isnan(one) else one for one in found.tolist()]
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
@@ -454,12 +457,16 @@ def ranked_plans(
             some, stated = new[start : start + _TOGETHER], query.fit.states_load
             each = estimate_each(query.model, query.system, some, stated=stated)
             known.update(zip(some, each, strict=True))
-        for line, code in zip(lines, codes, strict=True):
+        likely = probabilities_of(query, table) if query.fit.described else []
+        for row, (line, code) in enumerate(zip(lines, codes, strict=True)):
             one = line.strategy
             named = ("settings", "variants", "best_step_time_s")
             fields = {n: value for n in named if (value := getattr(line, n)) is not None}
             fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])
             fields["measured_configurations"] = int(number[code])
+            if likely:
+                fields["fits_probability"] = likely[row]
+                fields["verdict"] = verdict_of(likely[row], fits=known[one].fits)
             found.append(RankedPlan.extending(known[one], **fields))
     return tuple(found)
 

@@ -19,6 +19,7 @@ from shardwise.config.system import System
 from shardwise.engine.evaluate import PeakMemory
 from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
+from shardwise.planning.search.described import Described
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
 from shardwise.planning.search.robust import PRODUCTS, RobustRanking
 from shardwise.planning.search.space import SPACE_FIELDS, Space
@@ -41,6 +42,8 @@ class FitTest:
     """With which it must fit; None: its predicted memory must."""
     states_load: bool = True
     """Whether the user states the load of experts; without it they get an uneven one."""
+    described: Described | None = None
+    """Software that may be one of several, all of which count."""
 
     def loaded(self, model: Model, table: Table) -> Table:
         """Return the strategies whose memory is tested; the table itself where they are those."""
@@ -62,6 +65,8 @@ class FitTest:
         """
         if self.probability is None:
             return holding.needed_bytes(system)
+        if self.described is not None:
+            return self.described.needed(table, self.probability, stated=self.states_load)
         return Margins.of(system, table).needed(holding.memory.total, self.probability)
 
     def per_byte(self, system: System, table: Table) -> Floats:
@@ -181,6 +186,7 @@ class Question:
             fit=FitTest(
                 probability=probability_of(self.fits),
                 states_load=self.space.expert_imbalance is not None,
+                described=Described.of(self.space, model, system),
             ),
             robust=robust,
         )

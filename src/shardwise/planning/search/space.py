@@ -513,7 +513,11 @@ class Space(_Values):
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""
-        return tuple(stack_on(one, system) for one in self.stack or (system.stack,))
+        return tuple(self.stack_of(one, system) for one in self.stack or (system.stack,))
+
+    def stack_of(self, one: Any, system: System) -> Stack:
+        """Return a stack of the space, of described software the most probable one."""
+        return stack_on(one, system, stated={"gpus": 1} if self.gpus == (1,) else {})
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Return the values of a field to try, in order; None for all that divide what they split.
@@ -523,7 +527,7 @@ class Space(_Values):
         choices: Choices = getattr(self, field)
         if field == "stack":
             named = choices if isinstance(choices, tuple) else (system.stack,)
-            return tuple(stack_on(o, system) if is_description(o) else o for o in named)
+            return tuple(self.stack_of(o, system) if is_description(o) else o for o in named)
         if isinstance(choices, tuple):
             return choices
         tries = self._tries(field)

@@ -1,7 +1,7 @@
 """An estimate as tables."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -401,8 +401,10 @@ def software_lines(result: Estimate) -> Iterator[str]:
         yield f"software: {software.trainer or 'unknown'}{engine} ({software.how})"
     yield from (f"  {note}" for note in software.notes)
     for one in result.software_candidates:
-        times = f"{seconds(one.step_time_s)}, {readable(one.reserved_bytes, 'bytes')}"
-        yield f"  {one.weight:.0%} {one.description}: {times}"
+        size = readable(one.reserved_bytes, "bytes")
+        if (one.margin_bytes or 0.0) < 0:
+            size += f", lacks {readable(-(one.margin_bytes or 0.0), 'bytes')}"
+        yield f"  {one.weight:.0%} {one.description}: {seconds(one.step_time_s)}, {size}"
 
 
 def _assumed_network(result: Estimate) -> list[str]:
@@ -501,13 +503,32 @@ def verdict(result: Estimate) -> str:
         margins[where] = memory.offload_capacity - memory.offloaded
     free = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
     lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
-    line = f"{word}: {', '.join(lacks or free)}"
+    line = f"{word}: {_by_software(result) or ', '.join(lacks or free)}"
     if result.fits_probability is None:
         return line
     likely = chance(result.fits_probability)
     line += f"; {likely} sure" if word == "fits" else f"; fits with {likely}"
     load = result.fits_assumes.get("expert_imbalance")
     return line if load is None else f"{line} (experts at {load:g} times an even load)"
+
+
+def _by_software(result: Estimate) -> str:
+    """What is free with some of the software that may be meant, and lacks with the rest."""
+    found = result.software_candidates
+    margins = [(one.margin_bytes or 0.0, one.weight) for one in found]
+    fitting, short = ([one for one in margins if (one[0] < 0) is lacks] for lacks in (False, True))
+    if not fitting or not short:
+        return ""
+    share = sum(weight for _, weight in fitting) / sum(weight for _, weight in margins)
+    some = f"{len(fitting)} of {len(found)} software candidates ({chance(share)})"
+    return f"{some} fit with {_range(fitting)} free, the rest lacks {_range(short)}"
+
+
+def _range(margins: Sequence[tuple[float, float]]) -> str:
+    """The least to the largest of some margins, as far as they differ in print."""
+    sizes = sorted(abs(margin) for margin, _ in margins)
+    texts = dict.fromkeys(readable(size, "bytes") for size in (sizes[0], sizes[-1]))
+    return " to ".join(texts)
 
 
 def print_change(change: "NearestPlan", command: str) -> None:
