@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from shardwise import Model, estimate
+from shardwise import Model, estimate, search
 from shardwise.launchers.registry import LAUNCHERS, launcher_of_stack
 from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
@@ -202,6 +202,22 @@ def test_an_uploaded_model_is_read_as_data(page, address, tmp_path):
     see(again.locator(".sw-fact-value").first, expected(tp=2, seq_len=8192))
 
 
+def test_a_saved_result_is_opened(page, address, tmp_path):
+    """The first plan of a search in the inputs, and all to compare; what is none says so."""
+    found = search("llama3-8b", "h100-sxm", gpus=64, gbs=256, pp=1, top=2)
+    found.save(tmp_path / "found.json")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    page.goto(address)
+    page.get_by_label("File of a saved result").set_input_files(tmp_path / "found.json")
+    see(step_time(page), seconds(found.rows[0].step_time_s))
+    page.wait_for_url("**pin=**")
+    page.get_by_role("tab", name="Compare").click()
+    playwright.expect(page.locator(".q-table tbody tr")).to_have_count(2, timeout=60_000)
+    page.wait_for_url("**tab=compare**")
+    page.get_by_label("File of a saved result").set_input_files(tmp_path / "other.json")
+    page.get_by_text("other.json: is no saved estimate or search").wait_for()
+
+
 def test_a_model_in_the_address_is_data(page, address):
     """Names of scripts are shown, not run."""
     data = Model.load("llama3-8b").to_dict() | {"name": "<script>alert(1)</script>"}
@@ -254,7 +270,6 @@ def test_every_tab_is_accessible(page, address):
         tabs.nth(number_).press("Enter")
         page.wait_for_timeout(500)  # until tabs have moved: axe measures colors between two
         page.evaluate(axe)
-        page.evaluate("document.querySelectorAll('.q-loading-bar').forEach(bar => bar.remove())")
         run = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
         found += [(one["id"], one["nodes"][0]["html"]) for one in page.evaluate(run)["violations"]]
     assert found == []

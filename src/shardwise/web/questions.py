@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from shardwise.analysis.fit_probability import SURE
 from shardwise.config import files
+from shardwise.config.arguments import count_of
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
@@ -129,16 +130,18 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
         )
     names = download_names(model.name, found.files)
     read = found.read_back
-    return {
-        "launcher": found.launcher,
-        "release": found.release,
-        "files": {name: one.text for name, one in names.items()},
-        "changes": [one.to_dict() for one in found.changes],
-        "step_time_s": found.estimate.step_time_s,
-        "file_step_time_s": None if read.estimate is None else read.estimate.step_time_s,
-        "file_differences": [one.to_dict() for one in read.differences],
-        "fits": found.estimate.fits,
-    }
+    return files.with_writer(
+        {
+            "launcher": found.launcher,
+            "release": found.release,
+            "files": {name: one.text for name, one in names.items()},
+            "changes": [one.to_dict() for one in found.changes],
+            "step_time_s": found.estimate.step_time_s,
+            "file_step_time_s": None if read.estimate is None else read.estimate.step_time_s,
+            "file_differences": [one.to_dict() for one in read.differences],
+            "fits": found.estimate.fits,
+        }
+    )
 
 
 def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
             strategy,
             operations=question.operations,
         )
-        return found.to_dict()
+        return files.with_writer(found.to_dict())
 
 
 def answer_search(
@@ -175,7 +178,7 @@ def answer_search(
             axes=question.axes,
             progress=progress,
         )
-        return found.to_dict()
+        return files.with_writer(found.to_dict())
 
 
 def estimate_text(question: EstimateQuestion) -> str:
@@ -194,4 +197,14 @@ FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 def entry_text(folder: str, name: str) -> str:
     """Return one entry of the catalog as JSON."""
     with files.catalog_only():
-        return as_json(FOLDERS[folder](name))
+        return as_json(files.with_writer(FOLDERS[folder](name)))
+
+
+def link_text(data: Mapping[str, Any], plan: str | None) -> str:
+    """Return the link of the page that opens a saved result, as JSON."""
+    from shardwise.web.saved import query_of  # noqa: PLC0415 - slow to import
+
+    number = None if plan is None else count_of("plan", plan)
+    with files.catalog_only():
+        query = query_of(files.without_writer(data, "result"), "result", number)
+        return as_json(files.with_writer({"link": f"/?{query}"}))
