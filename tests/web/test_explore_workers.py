@@ -28,7 +28,17 @@ def pool(monkeypatch):
 
 async def two_processes(pool):
     """Identifiers of the processes of a pool."""
-    return {await pool.run(os.getpid), await pool.run(os.getpid)}
+    return set(await asyncio.gather(pool.run(os.getpid), pool.run(os.getpid)))
+
+
+def test_a_page_has_the_same_process_again(pool):
+    """As long as it is idle: it has the estimate that the charts are drawn of."""
+
+    async def asked():
+        await two_processes(pool)
+        return {await pool.run(os.getpid) for _ in range(5)}
+
+    assert len(run_async(asked())) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ The functions run in worker processes. Answers are the records that `--json` pri
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.config.arguments import count_of
 from shardwise.config.base import ConfigBase
@@ -144,6 +146,14 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
     )
 
 
+@lru_cache(maxsize=4)
+def recent_estimate(model: Model, system: System, strategy: Strategy) -> Estimate:
+    """Estimate a plan; the last ones are saved: a page first shows figures, then charts."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+
+    return estimate(model, system, strategy)
+
+
 def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
     """Return the record of `estimate --json`."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
@@ -151,12 +161,11 @@ def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
     with files.catalog_only():
         model, strategy = Model.load(question.model), Strategy.load(question.strategy)
         check_cost(model, strategy)
-        found = estimate(
-            model,
-            System.load(question.system),
-            strategy,
-            operations=question.operations,
-        )
+        system = System.load(question.system)
+        if question.operations:
+            found = estimate(model, system, strategy, operations=True)
+        else:
+            found = recent_estimate(model, system, strategy)
         return files.with_writer(found.to_dict())
 
 
