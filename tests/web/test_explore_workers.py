@@ -154,7 +154,8 @@ PAGE = ASKED | {"strategy": {"gpus": "8", "global_batch_size": "8"}}
 )
 def test_expensive_questions_are_refused_before_any_work(answer, monkeypatch):
     """One line names what makes the question expensive, and the limit."""
-    expensive = ("estimator.estimate", "planning.nearest.nearest_plan", "launchers.export.export")
+    # The last one is in the others, which must be imported before it is replaced.
+    expensive = ("launchers.export.export", "planning.nearest.nearest_plan", "estimator.estimate")
     for module in expensive:
         monkeypatch.setattr(f"shardwise.{module}", None)
     try:
