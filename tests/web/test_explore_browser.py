@@ -5,6 +5,7 @@ It needs the extra `web`, playwright, and Debian's Chromium.
 
 import http.server
 import json
+import re
 import threading
 
 import pytest
@@ -132,6 +133,20 @@ def test_a_search_loads_its_best_plan(page, address):
     copied = page.context.new_page()
     copied.goto(page.url)
     see(copied.locator(".sw-fact-value").first, step_time(page).inner_text())
+
+
+def test_a_plan_for_experts_takes_one_search(page, address):
+    """Task 3: the recommended plan with its probability and a safer one; both load, and fit."""
+    page.goto(address + "?model=qwen3-30b-a3b&system=h100-sxm&gpus=32&gbs=512&tab=search")
+    page.get_by_role("button", name="Search").click()
+    for name in ("recommended", "safer"):
+        page.get_by_role("button", name=f"Load the {name} plan").click(timeout=120_000)
+        verdict = page.get_by_role("status").first
+        playwright.expect(verdict).to_contain_text("fits: ", timeout=60_000)
+        memory = page.locator(".sw-fact", has_text="Memory").first.inner_text()
+        gib, capacity = (float(text) for text in re.findall(r"([\d.]+) GiB", memory))
+        assert gib < 0.9 * capacity
+        page.get_by_role("tab", name="Search").click()
 
 
 def test_a_cell_of_the_map_loads_its_plan(page, address):
