@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from shardwise import InputError, System, estimate
+from shardwise import InputError, System, compare, estimate
 from shardwise.cli import run
 from shardwise.config.prices import Price, PriceBook
 from shardwise.planning.cluster_choice import ClusterOption, Limits, choice_within
+from shardwise.planning.methods import compare_methods
 
 UNLIMITED = Limits(deadline_s=math.inf, budget_usd=math.inf)
 PLAN = {"gpus": 8, "tp": 2, "gbs": 64}
@@ -34,6 +35,37 @@ def test_the_break_even_price_makes_two_systems_cost_the_same() -> None:
     assert found == {"a": 1440 / 240, "b": 480 / 480, "c": 480 / 120}
     deadline = Limits(deadline_s=7 * 86400, budget_usd=math.inf)
     assert choice_within(options, deadline)["break_even"] == {"c": 576 / 120}
+
+
+def test_a_comparison_has_the_break_even_price_of_each_system() -> None:
+    """At that price of one system, both cost the same for a token; on one system there is none."""
+    one, other = (estimate("llama3-8b", name, PLAN) for name in ("h100-sxm", "h20-sxm"))
+    found = compare(one, other).break_even
+    assert set(found) == {"h20-sxm"}  # which has no price
+    priced = estimate("llama3-8b", System.load("h20-sxm").with_price(found["h20-sxm"]), PLAN)
+    cost = one.cost.usd_per_billion_tokens
+    assert priced.cost.usd_per_billion_tokens == pytest.approx(cost)
+    assert compare(one, priced).break_even["h100-sxm"] == pytest.approx(
+        System.load("h100-sxm").price.usd_per_accelerator_hour  # type: ignore[union-attr]
+    )
+    assert compare(one, estimate("llama3-8b", "h100-sxm", PLAN)).break_even == {}
+
+
+def test_each_method_has_its_break_even_prices() -> None:
+    """By the cost of the same method: what each costs at its price is what the other one costs."""
+    systems = ("a100-80gb-sxm", "l40s")
+    found = compare_methods(["qwen3-1.7b"], systems, finetune=["lora", "qlora"]).plans
+    for one, other in ((0, 1), (1, 0), (2, 3), (3, 2)):
+        price = System.load(found[one].system).price
+        assert price is not None
+        usd = found[one].usd_per_million_tokens
+        at = found[one].break_even_usd
+        assert usd is not None
+        assert at is not None
+        at_even = usd * at / price.usd_per_accelerator_hour
+        assert at_even == pytest.approx(found[other].usd_per_million_tokens)
+    (alone,) = compare_methods(["qwen3-1.7b"], ["l40s"]).plans
+    assert alone.break_even_usd is None
 
 
 def test_a_price_says_what_it_depends_on() -> None:

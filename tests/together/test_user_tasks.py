@@ -41,6 +41,12 @@ class Step(NamedTuple):
 
 
 TASKS = {
+    "3: pretrain a model of experts on 32 GPUs": [
+        Step(
+            "search qwen3-30b-a3b h100-sxm --gpus 32 --gbs 512",
+            ("run:      tp", "sure:     fits with 9", "safer:    plan", "measured: "),
+        )
+    ],
     "4: my own config.json in a folder": [
         Step("estimate mine h100-sxm --gpus 8 --gbs 16 --seq-len 512", ("mine on h100-sxm", "fits"))
     ],

@@ -20,6 +20,7 @@ import pytest
 
 from shardwise import Model, estimate, search
 from shardwise.cli import run as run_command
+from shardwise.config.plain import as_json
 from shardwise.launchers.registry import LAUNCHERS
 
 httpx = pytest.importorskip("httpx")
@@ -32,6 +33,7 @@ from shardwise.web.questions import ExportQuestion, answer_export  # noqa: E402
 from shardwise.web.serve import SETTINGS, Server  # noqa: E402
 from shardwise.web.state import Named, State  # noqa: E402
 from shardwise.web.workers import Jobs  # noqa: E402
+from written import record_of  # noqa: E402
 
 RUN = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
 QUESTION = {"model": "llama3-70b", "system": "h100-sxm", "strategy": RUN}
@@ -92,8 +94,38 @@ def test_an_estimate_is_that_of_the_command_line(server):
     by_name, by_data = ask(server, asked)
     expected = json.loads(json.dumps(estimate("llama3-70b", "h100-sxm", RUN).to_dict()))
     assert by_name.status_code == 200
-    assert by_name.json() == expected
+    assert record_of(by_name.text) == expected
     assert by_data.json()["step_time_s"] == expected["step_time_s"]
+
+
+def test_a_link_opens_a_saved_result(server):
+    """Its first plan, with all to compare; or one plan, of an estimate the only one."""
+    found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, pp=1, top=3)
+    saved = json.loads(as_json(found.to_dict()))
+
+    async def asked(http):
+        paths = ["link", "link?plan=2", "link?plan=4", "link?plan=x"]
+        answers = [await http.post(f"/api/v1/{path}", json=saved) for path in paths]
+        one = await http.post("/api/v1/estimate", json=QUESTION)
+        sent = (one.json(), {"a": 1})
+        return answers + [await http.post("/api/v1/link", json=data) for data in sent]
+
+    *answers, alone, other = ask(server, asked)
+    states = [
+        State.of_query(record_of(one.text)["link"].removeprefix("/?"))
+        for one in (*answers[:2], alone)
+    ]
+    times = [found.rows[0].step_time_s, found.rows[1].step_time_s]
+    times.append(estimate("llama3-70b", "h100-sxm", RUN).step_time_s)
+    for state, time_s in zip(states, times, strict=True):
+        asked_for = state.question()
+        again = estimate(asked_for["model"], asked_for["system"], asked_for["strategy"])
+        assert again.step_time_s == time_s
+    assert [len(state.pinned) for state in states] == [3, 0, 0]
+    assert State.of_query(states[0].pinned[1]).strategy == states[1].strategy
+    assert "must be a plan of the search, from 1 to 3" in messages(answers[2])[0]
+    assert messages(answers[3]) == ["plan: 'x': must be a whole number of at least 1"]
+    assert messages(other) == ["result: is not the result of estimate --json or search --json"]
 
 
 @pytest.mark.parametrize(
@@ -485,6 +517,7 @@ def test_most_places_are_of_requests():
         (["--allow-host", "http://x/"], "allow-host: 'http://x/': must be a name"),
         (["--token-file", "/none"], "/none: no such file"),
         (["--token-file", "/none", "--token", "a long secret text"], "--token sets the token too"),
+        (["/none.json"], "/none.json: no such file"),
         (["--port", "99999"], "port: '99999': must be from 1 to 65535"),
         (["--port", "http"], "port: 'http': must be a whole number"),
     ],

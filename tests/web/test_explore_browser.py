@@ -5,11 +5,12 @@ It needs the extra `web`, playwright, and Debian's Chromium.
 
 import http.server
 import json
+import re
 import threading
 
 import pytest
 
-from shardwise import Model, estimate
+from shardwise import Model, estimate, search
 from shardwise.launchers.registry import LAUNCHERS, launcher_of_stack
 from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
@@ -134,6 +135,20 @@ def test_a_search_loads_its_best_plan(page, address):
     see(copied.locator(".sw-fact-value").first, step_time(page).inner_text())
 
 
+def test_a_plan_for_experts_takes_one_search(page, address):
+    """Task 3: the recommended plan with its probability and a safer one; both load, and fit."""
+    page.goto(address + "?model=qwen3-30b-a3b&system=h100-sxm&gpus=32&gbs=512&tab=search")
+    page.get_by_role("button", name="Search").click()
+    for name in ("recommended", "safer"):
+        page.get_by_role("button", name=f"Load the {name} plan").click(timeout=120_000)
+        verdict = page.get_by_role("status").first
+        playwright.expect(verdict).to_contain_text("fits: ", timeout=60_000)
+        memory = page.locator(".sw-fact", has_text="Memory").first.inner_text()
+        gib, capacity = (float(text) for text in re.findall(r"([\d.]+) GiB", memory))
+        assert gib < 0.9 * capacity
+        page.get_by_role("tab", name="Search").click()
+
+
 def test_a_cell_of_the_map_loads_its_plan(page, address):
     """A click on the cell of tp 1 and pp 1 shows the best plan of the cell."""
     page.goto(address + "?" + QUERY)
@@ -202,6 +217,22 @@ def test_an_uploaded_model_is_read_as_data(page, address, tmp_path):
     see(again.locator(".sw-fact-value").first, expected(tp=2, seq_len=8192))
 
 
+def test_a_saved_result_is_opened(page, address, tmp_path):
+    """The first plan of a search in the inputs, and all to compare; what is none says so."""
+    found = search("llama3-8b", "h100-sxm", gpus=64, gbs=256, pp=1, top=2)
+    found.save(tmp_path / "found.json")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    page.goto(address)
+    page.get_by_label("File of a saved result").set_input_files(tmp_path / "found.json")
+    see(step_time(page), seconds(found.rows[0].step_time_s))
+    page.wait_for_url("**pin=**")
+    page.get_by_role("tab", name="Compare").click()
+    playwright.expect(page.locator(".q-table tbody tr")).to_have_count(2, timeout=60_000)
+    page.wait_for_url("**tab=compare**")
+    page.get_by_label("File of a saved result").set_input_files(tmp_path / "other.json")
+    page.get_by_text("other.json: is no saved estimate or search").wait_for()
+
+
 def test_a_model_in_the_address_is_data(page, address):
     """Names of scripts are shown, not run."""
     data = Model.load("llama3-8b").to_dict() | {"name": "<script>alert(1)</script>"}
@@ -254,7 +285,6 @@ def test_every_tab_is_accessible(page, address):
         tabs.nth(number_).press("Enter")
         page.wait_for_timeout(500)  # until tabs have moved: axe measures colors between two
         page.evaluate(axe)
-        page.evaluate("document.querySelectorAll('.q-loading-bar').forEach(bar => bar.remove())")
         run = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
         found += [(one["id"], one["nodes"][0]["html"]) for one in page.evaluate(run)["violations"]]
     assert found == []

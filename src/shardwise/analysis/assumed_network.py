@@ -6,6 +6,7 @@ them.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shardwise.arrays import Floats
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.config.system_columns import FigurePath, SystemColumns, SystemRows
 from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import step_time_s
 
@@ -36,10 +38,7 @@ def assumed_networks(model: Model, system: System, table: Table) -> list[Assumed
             continue
         rows = np.flatnonzero(np.broadcast_to(group, len(table)) == number)
         tier = system.network[assumed[-1]]
-        slower_s, faster_s = (
-            _step_times(model, system, table.take(rows), assumed, faster=faster)
-            for faster in (False, True)
-        )
+        slower_s, faster_s = _step_times(model, system, table.take(rows), assumed)
         for at, row in enumerate(rows.tolist()):
             found[row] = AssumedNetwork(
                 tier=tier.name,
@@ -52,14 +51,15 @@ def assumed_networks(model: Model, system: System, table: Table) -> list[Assumed
     return found
 
 
-def _step_times(
-    model: Model, system: System, table: Table, assumed: list[int], *, faster: bool
-) -> Floats:
-    """Step times with slower or faster links of some tiers [s]."""
-    network = list(system.network)
+def _step_times(model: Model, system: System, table: Table, assumed: list[int]) -> Floats:
+    """Step times with slower and with faster links of some tiers, shape (2, rows) [s]."""
+    figures: dict[FigurePath, Floats] = {}
     for place in assumed:
-        tier = network[place]
-        factor = tier.rate_spread if faster else 1 / tier.rate_spread
-        network[place] = tier.model_copy(update={"bandwidth": tier.bandwidth * factor})
-    changed = system.model_copy(update={"network": tuple(network)})
-    return step_time_s(model, changed, table)
+        tier = system.network[place]
+        factors = np.array([1 / tier.rate_spread, tier.rate_spread])
+        figures["network", place, "bandwidth"] = tier.bandwidth * factors
+    columns = SystemColumns(base=system, figures=figures, count=2)
+    count = len(table)
+    on_each = SystemRows(columns=columns, position=np.repeat([0, 1], count))
+    both = replace(table.take(np.tile(np.arange(count), 2)), systems=on_each)
+    return step_time_s(model, system, both).reshape(2, count)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AllowInfNan, field_serializer
+from pydantic import AllowInfNan, Field, field_serializer
 
 from shardwise.analysis import Result, member_faults, part_faults
 from shardwise.analysis.results import Interval, Memory
@@ -140,6 +140,9 @@ class Comparison(Charted, Framed, Result):
     fastest of them, safest first: fewest features that no measured run used, then fastest."""
     within: float | None = None
     """Least relative difference that measurements resolve, where some are alike."""
+    break_even: Mapping[str, float] = Field(default_factory=dict)
+    """By system, the price of a GPU-hour [USD] at which its cheapest scenario costs as much per
+    token as the cheapest one on another system."""
 
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved comparison that does not fit the others."""
@@ -151,6 +154,8 @@ class Comparison(Charted, Framed, Result):
             yield from member_faults(field, used, names, "scenarios")
         yield from member_faults("best", self.best.values(), names, "scenarios")
         yield from member_faults("best", self.best, BEST_BY, "figures")
+        systems = [one.system for one in self.scenarios]
+        yield from member_faults("break_even", self.break_even, systems, "systems")
         for one in self.asked:
             if not len(one.values) == len(one.given) == len(names):
                 problem = f"must have a value for each of the {len(names)} scenarios"

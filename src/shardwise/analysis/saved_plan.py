@@ -108,26 +108,20 @@ def find_plan(text: str) -> SavedPlan | None:
 def read_plan(text: str) -> SavedPlan:
     """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search."""
     path, number = split_plan(text)
-    number = number or 1
-    data = files.read_mapping(path, most_bytes=MOST_BYTES)
+    return plan_of(files.read_mapping(path, most_bytes=MOST_BYTES), path, number or 1)
+
+
+def plan_of(data: Mapping[str, Any], path: str, number: int) -> SavedPlan:
+    """Return a plan of the content of a saved result."""
     source = f"{path}{_MARK}{number}"
     kind = kind_of_saved(data)
-    command = None if kind is None else kind.command
-    if command == "estimate":
+    if kind is not None and kind.command == "estimate":
         if number != 1:
             raise InputError.of("plan", number, "the file holds one estimate: use #1", path)
         found = read_saved(data, path)
         assert isinstance(found, Estimate)  # noqa: S101 - as all of that command
         return SavedPlan(source=source, estimate=found)
-    if command != "search":
-        other = "" if kind is None else f": it is that of {command}"
-        raise InputError.at(path, f"is not {_EXPECTED}{other}")
-    field = "advised" if data.get("advised") else "best"  # the numbers of the printed table
-    plans = data[field]
-    if not isinstance(plans, list):
-        raise InputError.at(path, "must be a list of plans", field)
-    if not plans:
-        raise InputError.at(path, "the search found no plan", field)
+    field, plans = _listed(data, path)
     if number > len(plans):
         problem = f"must be a plan of the search, from 1 to {len(plans)}"
         raise InputError.of("plan", number, problem, path)
@@ -136,6 +130,27 @@ def read_plan(text: str) -> SavedPlan:
         raise InputError.at(path, "must be an estimate", place)
     ranked = registry.load("planning.search.results:RankedPlan")
     return SavedPlan(source=source, estimate=ranked.read(plan, source=path, field=place))
+
+
+def count_plans(data: Mapping[str, Any], path: str) -> int:
+    """Return how many plans a saved result has."""
+    kind = kind_of_saved(data)
+    return 1 if kind is not None and kind.command == "estimate" else len(_listed(data, path)[1])
+
+
+def _listed(data: Mapping[str, Any], path: str) -> tuple[str, list[Any]]:
+    """The key of the plans of a search, by the numbers of the printed table, and the plans."""
+    kind = kind_of_saved(data)
+    if kind is None or kind.command != "search":
+        other = "" if kind is None else f": it is that of {kind.command}"
+        raise InputError.at(path, f"is not {_EXPECTED}{other}")
+    field = "advised" if data.get("advised") else "best"
+    plans = data[field]
+    if not isinstance(plans, list):
+        raise InputError.at(path, "must be a list of plans", field)
+    if not plans:
+        raise InputError.at(path, "the search found no plan", field)
+    return field, plans
 
 
 def split_plan(text: str) -> tuple[str, int | None]:

@@ -26,6 +26,7 @@ from shardwise.config.reliability import Reliability
 from shardwise.config.system import Site, System, SystemLike
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
+from shardwise.planning.break_even import break_even
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
@@ -240,24 +241,14 @@ def choice_within(options: Sequence[ClusterOption], limits: Limits) -> dict[str,
 def _break_even(
     options: Sequence[ClusterOption], priced: Sequence[tuple[float, float, int]]
 ) -> dict[str, float]:
-    """Price of a GPU-hour at which each system costs as much as the cheapest of the others [USD].
-
-    p = C / h with C the price of the cheapest run on another system and h the fewest GPU-hours of a
-    run on this one, of runs that meet the deadline if any does.
-    """
+    """Break-even price of each system, of runs that meet the deadline if any does."""
     in_time = {n for _, _, n in priced}
-    found: dict[str, float] = {}
-    for system in dict.fromkeys(one.system for one in options):
-        others = [usd for usd, _, n in priced if options[n].system != system]
-        own = [(n, one) for n, one in enumerate(options) if one.system == system]
-        hours = [
-            one.days * _DAY_HOURS * one.gpus
-            for n, one in own
-            if one.days is not None and (n in in_time or one.usd is None)
-        ]
-        if others and hours:
-            found[system] = min(others) / min(hours)
-    return found
+    hours: dict[str, float] = {}
+    for n, one in enumerate(options):
+        if one.days is not None and (n in in_time or one.usd is None):
+            own = one.days * _DAY_HOURS * one.gpus
+            hours[one.system] = min(own, hours.get(one.system, math.inf))
+    return break_even([(options[n].system, usd) for usd, _, n in priced], hours)
 
 
 def _front(priced: Sequence[tuple[int, float, float]]) -> tuple[int, ...]:

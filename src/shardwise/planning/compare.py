@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.foreign import find_launch
+from shardwise.planning.break_even import break_even
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
 
@@ -288,6 +289,8 @@ _DERIVED = ("sequence_parallel",)
 _FOLLOWING = ("parameters", "stage_layout", "micro_batches", "tokens_per_step")
 # Less than this share of the step is rounding, not a difference.
 _ROUNDING = 1e-12
+_BILLION = 1e9
+_SECONDS_PER_HOUR = 3600
 
 
 def compare(
@@ -345,6 +348,7 @@ def compare(
         changes=changes,
         best=_best(outcomes, named, per),
         notes=(*_notes(named, per), *_unexplained(changes)),
+        break_even=_break_even(outcomes, named),
         **_alike(outcomes, named, per),
     )
 
@@ -558,6 +562,18 @@ def _best(
         "usd_per_billion_tokens": least(lambda one: one.usd_per_billion_tokens),
         "effective_days": least(lambda one: one.effective_days, comparable=len(runs) == 1),
     }
+
+
+def _break_even(outcomes: Sequence[Outcome], named: Sequence[NamedEstimate]) -> dict[str, float]:
+    """Break-even price of each system, of scenarios that fit and do the same work for a token."""
+    work = {(one.estimate.model, one.estimate.strategy["training"]) for one in named}
+    fitting = [one for one in outcomes if one.fits] if len(work) == 1 else []
+    hours: dict[str, float] = {}
+    for one in fitting:
+        own = _BILLION / one.tokens_per_s_per_gpu / _SECONDS_PER_HOUR
+        hours[one.system] = min(own, hours.get(one.system, inf))
+    costs = [(one.system, one.usd_per_billion_tokens) for one in fitting]
+    return break_even([(name, usd) for name, usd in costs if usd is not None], hours)
 
 
 def _days_basis(run: TrainingTime | None) -> tuple[object, ...]:

@@ -1,6 +1,7 @@
 """How many accelerators of each system fine-tuning needs: models x systems x methods x lengths."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate_many
+from shardwise.planning.break_even import break_even
 from shardwise.planning.ways import evaluated, ways_for
 
 COUNTS = tuple(2**power for power in range(10))
@@ -47,6 +49,8 @@ class MethodPlan(Result):
     """None: the system has no price."""
     price: str = ""
     """Price of a GPU-hour with provider, region, term and date."""
+    break_even_usd: float | None = None
+    """Price of a GPU-hour at which it costs as much as the same on the cheapest other system."""
     problem: str = ""
     """Why no strategy is legal."""
 
@@ -108,14 +112,31 @@ def compare_methods(
         if method not in METHODS:
             raise InputError(Fault.of("finetune", method, allowed_words(method, tuple(METHODS))))
     own = {"mbs": mbs} | fields
-    plans = [
-        _plan(model, system, method, length, own)
-        for model in map(Model.load, models)
-        for length in seq_lens
-        for method in finetune
-        for system in map(System.load, systems)
-    ]
+    several = [System.load(system) for system in systems]
+    plans: list[MethodPlan] = []
+    for model in map(Model.load, models):
+        for length, method in product(seq_lens, finetune):
+            plans += _with_break_even(
+                [_plan(model, system, method, length, own) for system in several]
+            )
     return MethodTable(plans=tuple(plans), mbs=mbs)
+
+
+def _with_break_even(plans: Sequence[MethodPlan]) -> Iterator[MethodPlan]:
+    """Plans of the same work with the price at which each costs as much as on another system."""
+    costs = [
+        (one.system, one.usd_per_million_tokens)
+        for one in plans
+        if one.usd_per_million_tokens is not None
+    ]
+    hours = {
+        one.system: one.gpus * _MILLION / one.tokens_per_s / _SECONDS_PER_HOUR
+        for one in plans
+        if one.gpus is not None
+    }
+    found = break_even(costs, hours)
+    for one in plans:
+        yield one.model_copy(update={"break_even_usd": found.get(one.system)})
 
 
 def systems_for(

@@ -1,4 +1,4 @@
-"""The REST API: `/api/v1/estimate`, `/search`, `/models`, `/systems`, `/stacks`, `/export`.
+"""The REST API under `/api/v1`: `estimate`, `search`, `export`, `link` and the catalog.
 
 Errors are JSON: 422 with the messages of the command line, 404 and 405 for paths and methods that
 there are not, 503 where too much work waits.
@@ -61,6 +61,11 @@ def add_api(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
     async def export(question: ExportQuestion) -> dict[str, Any]:
         """Write a plan as the files of a launcher: `files`, from names to texts."""
         return await pool.run(questions.answer_export, question)
+
+    @routes.post("/link")
+    async def link(result: dict[str, Any], plan: str | None = None) -> Response:
+        """Link that opens a saved result: the record of `estimate --json` or `search --json`."""
+        return _json(await pool.run(questions.link_text, result, plan))
 
     for folder in questions.FOLDERS:
         _add_folder(routes, pool, folder)

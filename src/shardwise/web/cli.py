@@ -7,8 +7,10 @@ import webbrowser
 from pathlib import Path
 from urllib.parse import quote
 
+from shardwise.analysis.saved import MOST_BYTES
+from shardwise.analysis.saved_plan import split_plan
 from shardwise.cli.help import with_help
-from shardwise.cli.options import flag_fault, opt
+from shardwise.cli.options import arg, flag_fault, opt
 from shardwise.cli.output import note
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
@@ -21,8 +23,13 @@ _LEAST_TOKEN = 12
 _TOKEN_VARIABLE = "SHARDWISE_TOKEN"  # noqa: S105 - a name
 
 
-@with_help(examples=["shardwise explore --port 8765"])
+@with_help(examples=["shardwise explore --port 8765", "shardwise explore found.json#3"])
 def command(
+    file: str | None = arg(
+        "[FILE[#N]]",
+        "Saved estimate or search (--json, --output) to open: its best plans, or plan N.",
+        default=None,
+    ),
     *,
     host: str = opt(
         "--host ADDRESS",
@@ -61,7 +68,8 @@ def command(
         problem = "the explorer needs NiceGUI, which is not installed: pip install 'shardwise[web]'"
         raise InputError(Fault(problem=problem)) from None
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{number}/"
+    query = "" if file is None else f"?{_query(file)}"
+    address = f"http://{shown}:{number}/{query}"
     note(f"serving {address} (stop with Ctrl+C)")
 
     with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
@@ -95,12 +103,21 @@ def _token(entered: str | None, path: str | None) -> str | None:
     return token
 
 
+def _query(file: str) -> str:
+    """Return the address of the page that shows a saved result."""
+    from shardwise.web.saved import query_of  # noqa: PLC0415 - slow to import
+
+    path, number = split_plan(file)
+    return query_of(files.read_mapping(path, most_bytes=MOST_BYTES), path, number)
+
+
 def _with_token(address: str, token: str, folder: str) -> str:
     """Return a page that only this user can read, and that opens an address with its token.
 
     A browser gets its address as an argument, which other users can read.
     """
-    target = html.escape(f"{address}?token={quote(os.fsencode(token))}")
+    joint = "&" if "?" in address else "?"
+    target = html.escape(f"{address}{joint}token={quote(os.fsencode(token))}")
     page = Path(folder, "open.html")
     page.write_text(f'<meta http-equiv="refresh" content="0; url={target}">', encoding="utf-8")
     return page.as_uri()

@@ -17,6 +17,7 @@ from shardwise.errors import InputError
 from shardwise.web import views
 from shardwise.web.controls import DEGREES, MORE, SIZES, WORDS, FiguresForm, Input, field_input
 from shardwise.web.explorer import Explorer
+from shardwise.web.guard import MOST_BYTES as MOST_REQUEST
 from shardwise.web.plots import FileText, read_file
 from shardwise.web.state import MOST_BYTES, RUN_FIELDS, Named, State
 from shardwise.web.style import SCRIPT, STYLE
@@ -45,6 +46,23 @@ _TABS: Mapping[str, tuple[str, Callable[[Explorer], Any]]] = {
     "compare": ("Compare", CompareTab),
     "diagnose": ("Diagnose", DiagnoseTab),
 }
+OPEN_RESULT = f"""
+async (event) => {{
+  const file = event.target.files[0];
+  if (!file) return;
+  event.target.value = "";
+  const refuse = (problem) => emit({{errors: [{{message: `${{file.name}}: ${{problem}}`}}]}});
+  if (file.size > {MOST_REQUEST}) return refuse("is larger than {MOST_REQUEST // 2**20} MiB");
+  const text = await file.text();
+  let data = null;
+  try {{ data = JSON.parse(text); }} catch (error) {{}}
+  if (!data?.best && !data?.step_time_s) return refuse("is no saved estimate or search (JSON)");
+  const headers = {{"content-type": "application/json"}};
+  const answer = await fetch("api/v1/link", {{method: "POST", headers, body: text}});
+  emit(await answer.json());
+}}
+"""
+"""JavaScript that sends a saved result to the API: it is larger than what a web socket takes."""
 _RUN = ("tokens", "pue", "carbon_intensity")
 _WIDE = 1400
 """Pixels of a window in which pipeline and roofline are open from the start."""
@@ -185,6 +203,13 @@ class Page:
         ui.button("Import a launch file", icon="input", on_click=dialog.open).props(
             "outline dense no-caps align=left"
         ).mark("open-import")
+        chooser = ui.element("input").props('type=file aria-label="File of a saved result"')
+        chooser.classes("hidden").mark("result-file").on(
+            "change", self._opened_result, js_handler=OPEN_RESULT
+        )
+        ui.button("Open a saved result", icon="folder_open").props(
+            "outline dense no-caps align=left"
+        ).on("click", js_handler=f"() => getHtmlElement({chooser.id}).click()")
         ui.label("Batch").classes("sw-heading")
         with ui.element("div").classes("sw-three"):
             self._add_inputs(SIZES)
@@ -299,6 +324,14 @@ class Page:
         self._explorer.set_state(state.with_named(kind, found), show=True)
         ui.notify(f"{kind}: {view['name']}", type="positive")
         return True
+
+    def _opened_result(self, event: events.GenericEventArguments) -> None:
+        """Show what a link of the server's own API says, or why there is none."""
+        if "link" not in event.args:
+            lines = [one["message"] for one in event.args["errors"]]
+            ui.notify("\n".join(lines), type="negative", multi_line=True)
+            return
+        self._explorer.set_state(State.of_query(event.args["link"].removeprefix("/?")), show=True)
 
     def _opened_tab(self, name: str) -> None:
         if name != self._explorer.state.tab:

@@ -4,12 +4,15 @@ The functions run in worker processes. Answers are the records that `--json` pri
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.results import Estimate
 from shardwise.config import files
+from shardwise.config.arguments import count_of
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
@@ -129,16 +132,26 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
         )
     names = download_names(model.name, found.files)
     read = found.read_back
-    return {
-        "launcher": found.launcher,
-        "release": found.release,
-        "files": {name: one.text for name, one in names.items()},
-        "changes": [one.to_dict() for one in found.changes],
-        "step_time_s": found.estimate.step_time_s,
-        "file_step_time_s": None if read.estimate is None else read.estimate.step_time_s,
-        "file_differences": [one.to_dict() for one in read.differences],
-        "fits": found.estimate.fits,
-    }
+    return files.with_writer(
+        {
+            "launcher": found.launcher,
+            "release": found.release,
+            "files": {name: one.text for name, one in names.items()},
+            "changes": [one.to_dict() for one in found.changes],
+            "step_time_s": found.estimate.step_time_s,
+            "file_step_time_s": None if read.estimate is None else read.estimate.step_time_s,
+            "file_differences": [one.to_dict() for one in read.differences],
+            "fits": found.estimate.fits,
+        }
+    )
+
+
+@lru_cache(maxsize=4)
+def recent_estimate(model: Model, system: System, strategy: Strategy) -> Estimate:
+    """Estimate a plan; the last ones are saved: a page first shows figures, then charts."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+
+    return estimate(model, system, strategy)
 
 
 def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
@@ -148,13 +161,12 @@ def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
     with files.catalog_only():
         model, strategy = Model.load(question.model), Strategy.load(question.strategy)
         check_cost(model, strategy)
-        found = estimate(
-            model,
-            System.load(question.system),
-            strategy,
-            operations=question.operations,
-        )
-        return found.to_dict()
+        system = System.load(question.system)
+        if question.operations:
+            found = estimate(model, system, strategy, operations=True)
+        else:
+            found = recent_estimate(model, system, strategy)
+        return files.with_writer(found.to_dict())
 
 
 def answer_search(
@@ -175,7 +187,7 @@ def answer_search(
             axes=question.axes,
             progress=progress,
         )
-        return found.to_dict()
+        return files.with_writer(found.to_dict())
 
 
 def estimate_text(question: EstimateQuestion) -> str:
@@ -194,4 +206,14 @@ FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 def entry_text(folder: str, name: str) -> str:
     """Return one entry of the catalog as JSON."""
     with files.catalog_only():
-        return as_json(FOLDERS[folder](name))
+        return as_json(files.with_writer(FOLDERS[folder](name)))
+
+
+def link_text(data: Mapping[str, Any], plan: str | None) -> str:
+    """Return the link of the page that opens a saved result, as JSON."""
+    from shardwise.web.saved import query_of  # noqa: PLC0415 - slow to import
+
+    number = None if plan is None else count_of("plan", plan)
+    with files.catalog_only():
+        query = query_of(files.without_writer(data, "result"), "result", number)
+        return as_json(files.with_writer({"link": f"/?{query}"}))

@@ -116,6 +116,13 @@ body.body--dark { --q-primary: #79b8ff !important; }
 SCRIPT = """
 <script>
 document.documentElement.lang = "en";
+// Quasar's bar of requests is a progress bar without a name.
+new MutationObserver((_, observer) => {
+  const bar = document.querySelector(".q-loading-bar");
+  if (!bar) return;
+  bar.setAttribute("aria-label", "Loading");
+  observer.disconnect();
+}).observe(document, {childList: true, subtree: true});
 // Plotly refuses to resize a chart in a tab that was just closed; nothing is lost.
 window.addEventListener("unhandledrejection", (event) => {
   if (String(event.reason).includes("Resize must be passed a displayed plot")) {

@@ -35,7 +35,7 @@ from shardwise.report.tables.cluster import dollars as dollars_of
 from shardwise.report.tables.estimate import verdict_word
 from shardwise.units import readable
 from shardwise.web.bars import memory_html, time_html
-from shardwise.web.questions import check_cost
+from shardwise.web.questions import check_cost, recent_estimate
 
 View = dict[str, Any]
 _CLEAR = "rgba(0,0,0,0)"
@@ -75,8 +75,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
     details
         What is shown in addition: timeline, roofline, tables.
     """
-    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.launchers.registry import launcher_of_stack  # noqa: PLC0415
+    from shardwise.launchers.registry import launcher_of_stack  # noqa: PLC0415 - slow to import
     from shardwise.planning.training_time import with_training  # noqa: PLC0415
     from shardwise.report.tables import estimate as own  # noqa: PLC0415
 
@@ -85,7 +84,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
         try:
             model, system, strategy = inputs_of(question)
             check_cost(model, strategy)
-            found = estimate(model, system, strategy, operations="roofline" in details)
+            found = recent_estimate(model, system, strategy)
             run = training_run(question.get("run", {}))
             found = found if run is None else with_training(found, system, run)
             # What a reader should know of the figures.
@@ -100,8 +99,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
                 notes += missing
         except InputError as error:
             return {"faults": [str(fault) for fault in error.faults]}
-        bare = found.model_copy(update={"operations": None})
-        tables = printed(lambda: own.print_estimate(bare)) if "tables" in details else ""
+        tables = printed(lambda: own.print_estimate(found)) if "tables" in details else ""
     return {
         "faults": [],
         "verdict": own.verdict_word(found),

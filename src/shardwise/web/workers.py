@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeVar
@@ -40,6 +41,13 @@ def _warm_up() -> None:
     from shardwise.estimator import estimate  # noqa: PLC0415
 
     estimate("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 8}).to_dict()
+    with suppress(ImportError):
+        import plotly.io as pio  # noqa: PLC0415 - slow to import
+
+        # The page styles charts itself (`views.themed`); copying templates takes longer than the
+        # rest of a chart.
+        pio.templates["plotly_white"] = {}
+        pio.templates.default = None
 
 
 def faults_of(error: Exception) -> tuple[Fault, ...]:
@@ -87,7 +95,8 @@ class Pool:
 
     def __init__(self, processes: int) -> None:
         self._workers = [_Worker() for _ in range(processes)]
-        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+        # The one that answered last comes first: it has the last estimates (`recent_estimate`).
+        self._idle: asyncio.Queue[_Worker] = asyncio.LifoQueue()
         for worker in self._workers:
             self._idle.put_nowait(worker)
         self._waiting = 0

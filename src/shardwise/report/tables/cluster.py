@@ -7,6 +7,7 @@ from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.report.console import chance, count, gpu_count, percent, plain_table, show
+from shardwise.report.tables.methods import break_even_lines
 from shardwise.report.tables.strategy_line import briefly
 
 _FULL_DIGITS = 99.5
@@ -195,9 +196,7 @@ def _notes(found: ClusterChoice) -> list[str]:
     notes += _software(found)
     if found.prices:
         notes.append("price: " + "; ".join(f"{n} {text}" for n, text in found.prices.items()))
-    if found.break_even:
-        prices = ", ".join(f"{n} ${usd:.4g}" for n, usd in found.break_even.items())
-        notes.append(f"break-even with the cheapest run on another system, per GPU-hour: {prices}")
+    notes += break_even_lines(found.break_even)
     if found.unpriced:
         names = ", ".join(found.unpriced)
         notes.append(f"no price, so days only: {names}; set it with --price NAME=USD")

@@ -28,7 +28,7 @@ from shardwise.report.console import (
     signed,
 )
 from shardwise.report.tables.estimate import PART_NAMES
-from shardwise.report.tables.methods import price_lines
+from shardwise.report.tables.methods import break_even_lines, price_lines
 from shardwise.report.tables.strategy_line import interval_words
 
 FOLLOW_WORDS = {
@@ -68,9 +68,7 @@ def print_comparison(found: Comparison) -> None:
             show(_change(change, found.per))
         else:
             show(f"{change_words(change, found.per)}, in every part\n")
-    prices = price_lines({one.system: one.price for one in found.scenarios})
-    notes = [*best_words(found), *_alike_words(found), *prices, *found.notes]
-    show("\n".join(notes), style="dim")
+    show("\n".join(_closing(found)), style="dim")
 
 
 def markdown(found: Comparison, failed: Sequence[str] = ()) -> str:
@@ -92,9 +90,16 @@ def markdown(found: Comparison, failed: Sequence[str] = ()) -> str:
         "<details><summary>Parts of the step</summary>",
         *(line for part in parts for line in (f"{part.title}".strip(), as_markdown(part))),
         "</details>",
-        "\n".join(f"- {line}" for line in (*best_words(found), *_alike_words(found), *found.notes)),
+        "\n".join(f"- {line}" for line in _closing(found)),
     ]
     return "\n\n".join(one.strip() for one in paragraphs) + "\n"
+
+
+def _closing(found: Comparison) -> list[str]:
+    """What is best, what the prices rest on, and caveats."""
+    prices = price_lines({one.system: one.price for one in found.scenarios})
+    prices += break_even_lines(found.break_even)
+    return [*best_words(found), *_alike_words(found), *prices, *found.notes]
 
 
 def _letters(found: Comparison) -> list[str]:
