@@ -220,9 +220,9 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss": Loss.IN_PLACE, "loss_figures": Loss.IN_PLACE}
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
-    for field, name in _LOW_PRECISION.items():
-        if truth(features.get(name)):
-            changes |= {field: _RECIPES}
+    changes |= {
+        field: _RECIPES for field, name in _LOW_PRECISION.items() if truth(features.get(name))
+    }
     if (captured := _graphs(run)) is not None:
         changes |= {"cuda_graphs": captured}
     if run.model.experts:

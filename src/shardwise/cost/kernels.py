@@ -597,7 +597,9 @@ class KernelRates:
         for name, low in self._low_precision(kernel).items():
             with_it = self.attention_recipes == name.code
             if np.any(with_it):
-                own = kernel_time_factor(low, kernel.keys, backward=kernel.phase is not Phase.FORWARD)
+                own = kernel_time_factor(
+                    low, kernel.keys, backward=kernel.phase is not Phase.FORWARD
+                )
                 factor = np.where(with_it, factor * own, factor)
         return factor
 

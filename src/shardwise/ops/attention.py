@@ -498,7 +498,10 @@ def _core(
     products = Operation(
         name="attention.core",
         host_calls=core_calls(work),
-        kernels=(*_in_eight_bits(flash, attention, work, core), *_unfused_products(model, attention, work, core)),
+        kernels=(
+            *_in_eight_bits(flash, attention, work, core),
+            *_unfused_products(model, attention, work, core),
+        ),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
         saved_bytes=core.resident_bytes - _of_earlier_layer(attention, core, work),

@@ -8,7 +8,8 @@ is saved, and tensor-parallel ranks gather it (NVIDIA/TransformerEngine,
 docs/features/low_precision_training/performance_considerations.rst). Embedding, head, router,
 norms, the attention core, residuals, gradients of weights and the optimizer keep their types (arXiv
 2209.05433, section 3.2; 2412.19437, section 3.3.1; 2509.25149, section 4), unless the software
-quantizes the operands of attention or the head, too (`Stack.quantized_attention`, `quantized_head`).
+quantizes the head or the operands of attention, too (`quantized_head` and `quantized_attention` of
+a stack).
 """
 
 from collections.abc import Callable
