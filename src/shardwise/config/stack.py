@@ -126,11 +126,11 @@ class Stack(Sourced):
     """Whether a low-precision recipe also saves the input of an MLP's activation in its type
     (DeepSeek-V3: the input of SwiGLU in fp8; arXiv 2412.19437, section 3.3.3), not in 16 bits."""
     quantized_attention: tuple[Quantization, ...] = ()
-    """Low-precision recipes in which the attention core reads queries, keys and values in 8 bits
-    (Megatron-LM: fp8_dot_product_attention), where the accelerator has figures of such kernels."""
+    """Low-precision recipes in which attention reads queries, keys and values in 8 bits
+    (fp8_dot_product_attention of Megatron-LM), with the accelerator's figures of such kernels."""
     quantized_head: tuple[Quantization, ...] = ()
-    """Low-precision recipes in which the head runs as products of layers do (Megatron-LM:
-    fp8_output_proj), not in the dtype of the strategy."""
+    """Low-precision recipes in which the head runs as products of layers do (fp8_output_proj of
+    Megatron-LM, in mxfp8 since core 0.18), not in the dtype of the strategy."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""

@@ -594,8 +594,8 @@ class KernelRates:
                 backward = kernel.phase is not Phase.FORWARD
                 own = kernel_time_factor(time, kernel.keys, backward=backward)
                 factor = np.where(with_it, factor * own, factor)
-        for name, low in self._low_precision(kernel).items():
-            with_it = self.attention_recipes == name.code
+        for recipe, low in self._low_precision(kernel).items():
+            with_it = self.attention_recipes == recipe.code
             if np.any(with_it):
                 own = kernel_time_factor(
                     low, kernel.keys, backward=kernel.phase is not Phase.FORWARD

@@ -135,8 +135,9 @@ def linear(
     if not apart.any():
         return made
     both = zip((made, operation), (~apart, apart), strict=True)
-    kernels = tuple(_only(kernel, rows) for one, rows in both for kernel in one.kernels)
-    return replace(made, kernels=kernels)
+    return replace(
+        made, kernels=tuple(_only(kernel, rows) for one, rows in both for kernel in one.kernels)
+    )
 
 
 def _only(kernel: Kernel, rows: Bools) -> Kernel:
