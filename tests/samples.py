@@ -38,6 +38,7 @@ _FLAGS |= {"loops_experts", "summa", "training", "fused_norm", "fused_layer_norm
 _FLAGS |= {"fused_rope"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
 _FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
+_FLAGS |= {"quantized_attention", "quantized_head"}
 _FLAGS |= {"compares_answers", "runs_reference", "fp32_log_probabilities", "rates_answers"}
 
 
@@ -201,6 +202,8 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_activation": False,
             "element_bytes": 2,
             "quantization": 0,
+            "quantized_attention": False,
+            "quantized_head": False,
             "sends_once": False,
             "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),

@@ -75,6 +75,14 @@ def test_what_is_written_reads_back(ending: str) -> None:
         {"pp": 4, "vpp": 5, "expert_overlap": False},
         {"offload_activations": True, "offload_parts": ["core_attention", "attention_out"]},
         {"quantization": "mxfp8", "quantized_weights": True},
+        {
+            "quantization": "mxfp8",
+            "stack": {
+                "base": "megatron-bridge-2026",
+                "quantized_attention": ["mxfp8"],
+                "quantized_head": ["mxfp8"],
+            },
+        },
     ],
     ids=str,
 )

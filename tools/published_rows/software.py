@@ -6,7 +6,14 @@ from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
 from published_rows.words import says_flash, truth
-from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype, Loss
+from shardwise.config.enums import (
+    AttentionKernel,
+    CudaGraphs,
+    Dispatcher,
+    GradientDtype,
+    Loss,
+    Quantization,
+)
 from shardwise.config.model import Model
 from shardwise.config.software.record import Engine, Software
 from shardwise.config.software.resolve import UNKNOWN_STACK, Match, resolve
@@ -213,6 +220,9 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss": Loss.IN_PLACE, "loss_figures": Loss.IN_PLACE}
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
+    changes |= {
+        field: _RECIPES for field, name in _LOW_PRECISION.items() if truth(features.get(name))
+    }
     if (captured := _graphs(run)) is not None:
         changes |= {"cuda_graphs": captured}
     if run.model.experts:
@@ -220,6 +230,12 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     return changes
 
 
+# What a recipe of low precision quantizes besides products of layers, by fields of stacks.
+_LOW_PRECISION = {
+    "quantized_attention": "fp8_dot_product_attention",
+    "quantized_head": "fp8_output_proj",
+}
+_RECIPES = tuple(word for word in Quantization if word != Quantization.NONE)
 # Stacks whose models are plain PyTorch, to which a run may add fused kernels.
 _PLAIN_PYTORCH = (
     "huggingface-",

@@ -123,6 +123,8 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "cutedsl_fused_grouped_mlp": _same(),
     "helpers": _same(values=_ANY),
+    "fp8_dot_product_attention": _same("fp8_dpa"),
+    "fp8_output_proj": _same(),
     # Experts
     "moe_flex_dispatcher_backend": _same(
         "flex_dispatcher", values=r"\"?(flex\+)?(hybridep|deepep|none)\"?|"
@@ -222,7 +224,6 @@ FEATURES: Mapping[str, Feature] = {
     "defer_embedding_wgrad": _lacks(
         "weight gradients of the head deferred to the cool-down", "defer_embedding_wgrad_compute"
     ),
-    "fp8_dot_product_attention": _lacks("attention in fp8"),
     "fp4_param": _lacks("parameters in fp4"),
     "deterministic_mode": _lacks("deterministic kernels"),
     "no_rope_fusion": _lacks("unfused rotary embedding"),

@@ -21,7 +21,7 @@ from shardwise.config.bounds import (
     PerElement,
     RateShare,
 )
-from shardwise.config.enums import AttentionKernel, ExpertChoices
+from shardwise.config.enums import AttentionKernel, ExpertChoices, Quantization
 from shardwise.units import Latency
 
 MatmulName = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
@@ -127,6 +127,11 @@ class FusedAttention(ConfigBase):
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
     other_kernels: Mapping[AttentionKernel, Factor | KernelTime] = Field(default_factory=dict)
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
+    quantized: Mapping[Quantization, KernelTime] = Field(default_factory=dict)
+    """Time of kernels on operands of 8 bits over that of the best one on 16 bits, by recipe, where
+    software uses them (`Stack.quantized_attention`); 1 for a recipe that is not named."""
+    quantized_latent: Mapping[Quantization, KernelTime] = Field(default_factory=dict)
+    """The same of heads whose values are narrower than their queries; empty: as of equal widths."""
     release_times: Mapping[Month, KernelTime] = Field(default_factory=dict)
     """Time of the best kernel in releases of a month over that of the other figures; between months
     its logarithm is interpolated, constant outside. `Stack.yearly_time_factor`, which was fitted at

@@ -128,6 +128,12 @@ class Stack(Sourced):
     quantized_activation_input: bool = False
     """Whether a low-precision recipe also saves the input of an MLP's activation in its type
     (DeepSeek-V3: the input of SwiGLU in fp8; arXiv 2412.19437, section 3.3.3), not in 16 bits."""
+    quantized_attention: tuple[Quantization, ...] = ()
+    """Low-precision recipes in which attention reads queries, keys and values in 8 bits
+    (fp8_dot_product_attention of Megatron-LM), with the accelerator's figures of such kernels."""
+    quantized_head: tuple[Quantization, ...] = ()
+    """Low-precision recipes in which the head runs as products of layers do (fp8_output_proj of
+    Megatron-LM, in mxfp8 since core 0.18), not in the dtype of the strategy."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""

@@ -175,10 +175,14 @@ class Table:
     @property
     def expert_kernels(self) -> Ints:
         """Codes of `ExpertKernel` in effect; the stack may fuse them in some recipes only."""
-        bits = self.by_stack(lambda stack: float(Quantization.bits(stack.fused_expert_recipes)))
-        fused = bits.astype(np.int64) >> self.quantization & 1 == 1
+        fused = self.in_recipes(lambda stack: stack.fused_expert_recipes)
         by_stack = np.where(fused, ExpertKernel.FUSED.code, self.in_effect("expert_kernel"))
         return np.where(self.expert_kernel == ExpertKernel.STACK.code, by_stack, self.expert_kernel)
+
+    def in_recipes(self, recipes: Callable[[Stack], tuple[Quantization, ...]]) -> Bools:
+        """Whether the low-precision recipe of each row is one of those that its stack lists."""
+        bits = self.by_stack(lambda stack: float(Quantization.bits(recipes(stack))))
+        return bits.astype(np.int64) >> self.quantization & 1 == 1
 
     @property
     def fuses_experts(self) -> Bools:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
-from shardwise.config.accelerator import MatmulKernel
+from shardwise.config.accelerator import KernelTime, MatmulKernel
 from shardwise.config.enums import AttentionKernel, Dtype, Processing, Quantization
 from shardwise.config.software.mixers import scan_rates
 from shardwise.config.strategy_table import Table
@@ -339,6 +339,8 @@ class KernelRates:
     rows without one."""
     attention_kernels: Ints
     """Codes of the attention kernels in effect."""
+    attention_recipes: Ints
+    """Codes of the recipe of attention on operands of 8 bits; 0: on those of the row's type."""
     matmul_time_factor: Floats
     """Time of products with the library of the stack over that of the accelerator's figures."""
     grouped_time_factor: Floats
@@ -411,6 +413,8 @@ class KernelRates:
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_kernels=table.in_effect("attention_kernel"),
+            attention_recipes=table.quantization
+            * table.in_recipes(lambda stack: stack.quantized_attention),
             attention_time_factor=attention_time_factor,
             attention_released=released,
             matmul_time_factor=slower,
@@ -590,7 +594,22 @@ class KernelRates:
                 backward = kernel.phase is not Phase.FORWARD
                 own = kernel_time_factor(time, kernel.keys, backward=backward)
                 factor = np.where(with_it, factor * own, factor)
+        for recipe, low in self._low_precision(kernel).items():
+            with_it = self.attention_recipes == recipe.code
+            if np.any(with_it):
+                own = kernel_time_factor(
+                    low, kernel.keys, backward=kernel.phase is not Phase.FORWARD
+                )
+                factor = np.where(with_it, factor * own, factor)
         return factor
+
+    def _low_precision(self, kernel: FlashAttention) -> Mapping[Quantization, KernelTime]:
+        """Time of attention on operands of 8 bits over that on 16, for heads of these widths."""
+        known = self.chip.attention
+        if known is None:
+            return {}
+        narrower = kernel.v_head_dim < kernel.head_dim
+        return (narrower and known.quantized_latent) or known.quantized
 
     def _products(self, kernel: Matmul | FlashAttention) -> _ProductRates:
         quantized = isinstance(kernel, Matmul) and kernel.quantized

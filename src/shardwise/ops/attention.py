@@ -42,6 +42,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.ops.quantization import by_recipe, cast
 from shardwise.ops.sparse import (
     compressed_output,
     compressed_projections,
@@ -499,20 +500,51 @@ def _core(
     )
     rebuilds = _QKV | ({"every_other"} if attention.latent is None else {"mla_up"})
     # Of the products to queries, keys and values every other one is the second.
-    keys = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
+    half = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
     products = Operation(
         name="attention.core",
         host_calls=core_calls(work),
-        kernels=(*flash, *_unfused_products(model, attention, work, core)),
+        kernels=(
+            *_in_eight_bits(flash, attention, work, core),
+            *_unfused_products(model, attention, work, core),
+        ),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
         saved_bytes=core.resident_bytes - _of_earlier_layer(attention, core, work),
         working_bytes=core.resident_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,
-        half_rebuilt_bytes=keys,
+        half_rebuilt_bytes=half,
     )
     return [products, _softmax(model, work, core)]
+
+
+def _in_eight_bits(
+    flash: tuple[FlashAttention, ...], attention: Attention, work: RankWork, core: CoreWork
+) -> tuple[FlashAttention | MemoryBound, ...]:
+    """The kernels, on operands of 8 bits in rows that have them, and what quantizes these.
+
+    Both orientations are written: of queries, keys and values forward, of the gradient of the
+    output backward (NVIDIA/TransformerEngine d0067d0, dot_product_attention/utils.py,
+    combine_and_quantize); what is saved takes as much memory as in 16 bits. Backward such kernels
+    score pairs outside of a window too: with windows of 128 keys on GB300 they take 4.2 times as
+    long as in 16 bits at 4,096 tokens, 28 times at 32,768 (NVIDIA/cudnn-frontend 3929da2,
+    benchmark/sdpa_benchmark_training, gpt_oss, cuDNN 9.22).
+    """
+    rows = work.flash & work.quantized_attention
+    if not rows.any():
+        return flash
+    element = work.element_bytes
+    size = by_recipe(work.quantization, lambda recipe: recipe.operand_bytes)
+    everything = attention.model_copy(update={"window": None, "chunk": None})
+    every = keys_met(everything, core.sequence, work.document_len)
+    found: list[FlashAttention | MemoryBound] = []
+    for kernel, moved in zip(flash, (core.resident_bytes, core.output_bytes), strict=True):
+        keys = kernel.keys if kernel.phase is Phase.FORWARD else every
+        found.append(replace(kernel, keys=np.where(rows, keys, kernel.keys)))
+        elements = np.where(rows, moved / element, 0.0)
+        found.append(cast(kernel.phase, elements, element + 2 * size))
+    return tuple(found)
 
 
 def _of_earlier_layer(attention: Attention, core: CoreWork, work: RankWork) -> Floats:

@@ -206,7 +206,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         outputs=columns,
         bias=bias,
         saved_tokens=work.saved_tokens,
-        sixteen_bits=True,
+        sixteen_bits=~work.quantized_head,
         collectives=before_column_parallel(work, model.hidden),
         parameters=np.where(holds_copy, columns * model.hidden, 0.0) + bias,
     )

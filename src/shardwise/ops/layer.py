@@ -161,6 +161,8 @@ def rank_work(table: Table, *, longest: bool = False) -> RankWork:
         "frozen_bytes": frozen_bytes(table, element_bytes),
         "unpacks_frozen": (table.in_effect("base_weights") == BaseWeights.INT4.code)
         & table.by_stack(lambda stack: not stack.fused_int4),
+        "quantized_attention": table.in_recipes(lambda stack: stack.quantized_attention),
+        "quantized_head": table.in_recipes(lambda stack: stack.quantized_head),
         "dispatch_bytes": dispatch_bytes(table.dispatch_dtype, element_bytes),
         "gradient_bytes": gradient_size(table, element_bytes),
         "flash": table.fused_attention,

@@ -16,6 +16,7 @@ from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import (
     Collective,
     CollectiveKind,
+    Kernel,
     Matmul,
     MemoryBound,
     Operation,
@@ -40,7 +41,7 @@ def linear(
     batch: Floats | float = 1.0,
     grouped: bool = False,
     expert: bool = False,
-    sixteen_bits: bool = False,
+    sixteen_bits: Bools | bool = False,
     arriving_bytes: Floats | None = None,
     normed: bool = False,
     saved_elsewhere: Bools | bool = False,
@@ -73,7 +74,7 @@ def linear(
     expert, reruns_with, dropped_with
         As in `Operation`; the dropped tensor is X.
     sixteen_bits
-        Whether no recipe quantizes these products.
+        Whether no recipe quantizes these products; a column where only some rows' do not.
     arriving_bytes, normed, saved_elsewhere
         With a recipe, as in `Operands`; `arriving_bytes` defaults to the row's type.
     """
@@ -118,7 +119,8 @@ def linear(
     )
     if work.summa.any():
         operation = in_panels(operation, work, biases=batch * bias)
-    if sixteen_bits or not (work.quantization > 0).any():
+    recipes = np.where(sixteen_bits, 0, work.quantization)
+    if not recipes.any():
         return operation
     operands = Operands(
         inputs=batch * tokens * inputs,
@@ -128,7 +130,24 @@ def linear(
         normed=normed,
         saved_elsewhere=np.full(one.shape, saved_elsewhere),
     )
-    return quantized(operation, work, operands)
+    made = quantized(operation, replace(work, quantization=recipes), operands)
+    apart = recipes != work.quantization
+    if not apart.any():
+        return made
+    both = zip((made, operation), (~apart, apart), strict=True)
+    return replace(
+        made, kernels=tuple(_only(kernel, rows) for one, rows in both for kernel in one.kernels)
+    )
+
+
+def _only(kernel: Kernel, rows: Bools) -> Kernel:
+    """The same kernel in some rows, none in the others."""
+    if isinstance(kernel, Matmul):
+        return replace(kernel, batch=np.where(rows, kernel.batch, 0.0))
+    if isinstance(kernel, MemoryBound):
+        moved, flops = np.where(rows, kernel.bytes, 0.0), np.where(rows, kernel.flops, 0.0)
+        return replace(kernel, bytes=moved, flops=flops)
+    return kernel
 
 
 def with_accumulation(operations: Sequence[Operation], work: RankWork) -> list[Operation]:

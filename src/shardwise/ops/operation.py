@@ -88,6 +88,10 @@ class RankWork:
     """Whether several kernels make the 16-bit copy of a frozen weight in fewer bits."""
     quantization: Ints
     """Code of `Quantization`."""
+    quantized_attention: Bools
+    """Whether the attention core reads operands of 8 bits."""
+    quantized_head: Bools
+    """Whether the recipe quantizes the head, too."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
     sends_once: Bools

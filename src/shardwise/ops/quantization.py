@@ -7,7 +7,9 @@ quantized before its product, the gradient of the output before both of its own;
 is saved, and tensor-parallel ranks gather it (NVIDIA/TransformerEngine,
 docs/features/low_precision_training/performance_considerations.rst). Embedding, head, router,
 norms, the attention core, residuals, gradients of weights and the optimizer keep their types (arXiv
-2209.05433, section 3.2; 2412.19437, section 3.3.1; 2509.25149, section 4).
+2209.05433, section 3.2; 2412.19437, section 3.3.1; 2509.25149, section 4), unless the software
+quantizes the head or the operands of attention, too (`quantized_head` and `quantized_attention` of
+a stack).
 """
 
 from collections.abc import Callable
@@ -334,9 +336,9 @@ def _casts(
     outputs = np.where(rows, operands.outputs, 0.0) * _own_share(operation, work, Phase.INPUT_GRAD)
     passes = by_recipe(work.quantization, lambda recipe: recipe.kernels, none=1.0)
     return (
-        _cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, forward), passes),
-        _cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size, passes),
-        _cast(
+        cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, forward), passes),
+        cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size, passes),
+        cast(
             Phase.WEIGHT_GRAD,
             inputs,
             np.where(operands.saved_elsewhere, read + size, 0.0),
@@ -345,7 +347,10 @@ def _casts(
     )
 
 
-def _cast(phase: Phase, elements: Floats, element_bytes: Floats, passes: Floats) -> MemoryBound:
+def cast(
+    phase: Phase, elements: Floats, element_bytes: Floats, passes: Floats | float = 1.0
+) -> MemoryBound:
+    """Kernels that quantize elements and move so many bytes of each."""
     moved = elements * element_bytes
     flops = np.where(moved > 0, elements, 0.0)
     return MemoryBound(phase=phase, bytes=moved, flops=flops, passes=passes)

@@ -324,12 +324,20 @@ def _type(reading: CoreReading, name: str) -> str:
 # --- Precision ------------------------------------------------------------------------------------
 
 
+_QUANTIZED = {
+    "quantized_attention": "fp8_dot_product_attention",
+    "quantized_head": "fp8_output_proj",
+}
+"""Fields of a stack, recipes in which something else than products of layers is quantized."""
+
+
 def precision_fields(strategy: Strategy) -> dict[str, Value]:
     """Types of weights, gradients and products."""
     recipe, only = strategy.quantization, strategy.quantized_weights
+    stack = strategy.loaded_stack()
     fp4 = recipe == Quantization.NVFP4
     kind, name = _FP8.get(recipe, (None, None))
-    return {
+    fields: dict[str, Value] = {
         "bf16": strategy.dtype == Dtype.BF16,
         "fp16": strategy.dtype == Dtype.FP16,
         "fp8": kind,
@@ -340,6 +348,7 @@ def precision_fields(strategy: Strategy) -> dict[str, Value]:
         "fp4_recipe": "nvfp4" if fp4 else None,
         "fp4_param": only and fp4,
     }
+    return fields | {core: recipe in getattr(stack, own) for own, core in _QUANTIZED.items()}
 
 
 def read_precision(reading: CoreReading) -> None:
@@ -353,6 +362,7 @@ def read_precision(reading: CoreReading) -> None:
     reading.flag("reuse_grad_buf_for_mxfp8_param_ag")
     only = reading.flag("fp8_param"), reading.flag("fp4_param")
     recipe8, recipe4 = reading.word("fp8_recipe"), reading.word("fp4_recipe")
+    recipe = Quantization.NONE
     if fp8:
         known = {core: own for own, (_, core) in _FP8.items()} | {
             "delayed": Quantization.FP8_TENSOR
@@ -361,13 +371,19 @@ def read_precision(reading: CoreReading) -> None:
             reading.note("fp8_recipe", "delayed scaling is predicted as current scaling")
         elif recipe8 not in known:
             reading.note("fp8_recipe", "predicted as one scale for each tensor")
-        reading.set("quantization", known.get(recipe8 or "", Quantization.FP8_TENSOR))
+        recipe = known.get(recipe8 or "", Quantization.FP8_TENSOR)
     elif fp4:
         if recipe4 not in (None, "nvfp4"):
             reading.note("fp4_recipe", "predicted as nvfp4")
-        reading.set("quantization", Quantization.NVFP4)
+        recipe = Quantization.NVFP4
+    if recipe != Quantization.NONE:
+        reading.set("quantization", recipe)
     if (fp8 and only[0]) or (fp4 and only[1]):
         reading.set("quantized_weights", True)
+    for own, core in _QUANTIZED.items():
+        others = tuple(one for one in getattr(reading.stack, own) if one != recipe)
+        on = reading.flag(core) and recipe != Quantization.NONE
+        reading.override(own, (*others, recipe) if on else others)
 
 
 # --- Memory ---------------------------------------------------------------------------------------
