@@ -4,7 +4,6 @@ Nobody lists these columns: the formula sees the rows through views, which recor
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
 from functools import partial
 from itertools import count as count_from
 from threading import Lock
@@ -14,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from shardwise.arrays import ONLY_ROW, Column, Ints, gather, joined, rows_of
+from shardwise.records import dataclass, is_dataclass
 
 T = TypeVar("T")
 

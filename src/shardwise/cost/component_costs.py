@@ -1,7 +1,6 @@
 """Cost of a micro-batch on a rank, by component: a layer of each kind, the embedding, the head."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -55,6 +54,7 @@ from shardwise.ops.precision import reduced_size
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
+from shardwise.records import dataclass, fields, replace
 
 # Rows whose costs are computed at a time: more would not stay in the cache.
 BLOCK = 1 << 14

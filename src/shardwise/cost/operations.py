@@ -1,6 +1,5 @@
 """Time of operations: kernels, collectives, and the exposed communication."""
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +19,7 @@ from shardwise.ops.operation import (
     Operation,
     Phase,
 )
+from shardwise.records import dataclass, replace
 
 # Host time of a collective over that of an operation: no module, and no function of autograd where
 # it is part of a product's (order of 40 us in torch.distributed).

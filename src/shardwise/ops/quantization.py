@@ -11,7 +11,6 @@ norms, the attention core, residuals, gradients of weights and the optimizer kee
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from shardwise.ops.operation import (
     RankWork,
 )
 from shardwise.ops.precision import fp32_weights, master_size, moment_size
+from shardwise.records import dataclass, replace
 
 _BF16_BYTES = 2.0
 # Along the rows and along the columns.

@@ -18,7 +18,6 @@ leave out less.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -54,6 +53,7 @@ from shardwise.planning.search.scan import (
     least_excess,
     merged,
 )
+from shardwise.records import dataclass, field, replace
 
 # Conversion between step times and scores: far more than their last digits.
 _ROUNDING = 1e-12

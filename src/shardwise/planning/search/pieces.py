@@ -5,7 +5,6 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ from shardwise.planning.search.scan import (
 )
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
+from shardwise.records import dataclass, replace
 
 PIECE_ROWS = 1 << 16
 """Layouts x options in a piece of work: enough to be worth sending to a process."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
 from shardwise.planning.search.robust import PRODUCTS, RobustRanking
 from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.records import dataclass, replace
 from shardwise.units import parse_memory, readable
 
 # Each of the best is estimated in full; `save` writes all of them.

@@ -8,7 +8,6 @@ step, each among what the one before leaves.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -47,6 +46,7 @@ from shardwise.planning.search.ranking import (
     top,
     top_with_keys,
 )
+from shardwise.records import dataclass, replace
 
 MEMORY, SECOND_MEMORY = "memory", "second_memory"
 """Reasons why a legal candidate is not feasible: the memory tier that is too small."""
