@@ -180,7 +180,7 @@ class _KnownCosts:
             if equal(same.kernels, operation.kernels) and equal(
                 same.collectives, operation.collectives
             ):
-                return replace(cost, operation=operation)
+                return replace(cost, operation=operation, same=cost)
         costs.append(operation_cost(operation, self._machine, self._times))
         return costs[-1]
 
@@ -275,7 +275,7 @@ def known_totals(model: Model, inputs: OperationInputs, links: Links) -> Distinc
     def of(rows: Ints) -> Totals:
         used, position = np.unique(kernels[rows], return_inverse=True)
         some = replace(links.take(rows), kernels=position)
-        found = totals_of(model, gather(inputs, used), some, None)
+        found = _totals_of_block(model, gather(inputs, used), some, None)
         sent = tuple(one.with_zeros(np.zeros(rows.size)) for one in found.communication)
         each = gather(found.kernels, found.position)
         return Totals(kernels=each, communication=sent, position=np.arange(rows.size))
@@ -303,20 +303,36 @@ def _totals_of_block(
     links: Links,
     costs: Sequence[ComponentOperations] | None,
 ) -> Totals:
-    machine, sizes = inputs.machine, inputs.sizes
-    kernels, communication = [], []
-    for _, _, operations in costs or _operation_costs(model, inputs, links):
-        kernels.append(layer_work(operations, machine))
-        communication.append(layer_communication(operations))
+    costs = list(costs or _operation_costs(model, inputs, links))
     return Totals(
-        kernels=KernelTotals(
-            work=tuple(kernels),
-            memory_rate=machine.memory_rate,
-            matrix_rate=_matrix_rate(machine, model.hidden, sizes.work.element_bytes),
-        ),
-        communication=tuple(communication),
+        kernels=_kernel_totals(model, inputs, costs, saved=not links.several_systems),
+        communication=tuple(layer_communication(listed) for _, _, listed in costs),
         position=np.asarray(links.kernels),
     )
+
+
+def _kernel_totals(
+    model: Model, inputs: OperationInputs, costs: Sequence[ComponentOperations], *, saved: bool
+) -> KernelTotals:
+    """Add up the kernels of operations; of one accelerator, they are saved between calls.
+
+    They are the same for every placement, and in every network.
+    """
+    machine, count = inputs.machine, inputs.machine.captured.size
+
+    def of(rows: Ints) -> KernelTotals:
+        found = KernelTotals(
+            work=tuple(layer_work(listed, machine) for _, _, listed in costs),
+            memory_rate=machine.memory_rate,
+            matrix_rate=_matrix_rate(machine, model.hidden, inputs.sizes.work.element_bytes),
+        )
+        return found if rows.size == count else gather(found, rows)
+
+    if not saved:
+        return of(np.arange(count))
+    known = known_rows(KernelTotals, model, machine.kernels.chip)
+    found = known.of(list(columns_in(inputs)), figures_in(inputs), of)
+    return found.of_all()
 
 
 def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
