@@ -576,31 +576,51 @@ def costs_and_bytes(
     return Distinct(found, chosen.position), longest
 
 
-def stored_bytes(model: Model, table: Table, *, longest: bool = True) -> Distinct[ComponentCosts]:
+def stored_bytes(
+    model: Model, table: Table, *, longest: bool = True, also: Table | None = None
+) -> Distinct[ComponentCosts]:
     """The bytes of `costs_and_bytes` alone, without times and placement.
 
     Once for rows that need the same memory; not again for rows whose bytes were computed before.
     They are of the longest micro-batch, or of the usual one.
+
+    Parameters
+    ----------
+    also
+        Other rows to compute and save, for a later call: together they take as long as alone.
     """
-    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
-    kept = evaluate_distinct(
-        partial(_StorageChoices.of, model, sizes.values.work), table, sizes.position
-    )
-    choices, in_blocks = kept.values, table.systems is None
+    sizes, kept = _storage_choices(model, table, longest=longest)
+    operations, choices, in_blocks = sizes.values, kept.values, table.systems is None
+    if also is not None:
+        others, more = _storage_choices(model, also, longest=longest)
+        shift = operations.head_copy.size
+        moved = replace(more.values, kernels=more.values.kernels + shift)
+        both = joined([operations, others.values]), joined([choices, moved])
+        if both[0] and both[1] and both[1].kernels.size <= FEW_ROWS:
+            operations, choices = both
 
     def of(rows: Ints) -> ComponentCosts:
         some = gather(choices, rows)
         used, kernels = np.unique(some.kernels, return_inverse=True)
-        storage = StorageTotals.of(model, gather(sizes.values, used))
+        storage = StorageTotals.of(model, gather(operations, used))
         bytes_of = partial(_component_bytes, model, storage)
         return _by_block(bytes_of, replace(some, kernels=kernels), rows.size, in_blocks=in_blocks)
 
     own = columns_in(replace(choices, kernels=choices.captured))
-    columns = [*columns_in(gather(sizes.values, choices.kernels)), *own]
-    figures = [*figures_in(sizes.values), *figures_in(choices)]
+    columns = [*columns_in(gather(operations, choices.kernels)), *own]
+    figures = [*figures_in(operations), *figures_in(choices)]
     found = known_rows(ComponentCosts, model).of(columns, figures, of)
     values = replace(found.values, key=np.arange(found.values.key.size))
     return Distinct(values, found.position[kept.position])
+
+
+def _storage_choices(
+    model: Model, table: Table, *, longest: bool
+) -> tuple[Distinct[OperationSizes], Distinct[_StorageChoices]]:
+    """Distinct sizes of operations, and what else decides their memory."""
+    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
+    choices_of = partial(_StorageChoices.of, model, sizes.values.work)
+    return sizes, evaluate_distinct(choices_of, table, sizes.position)
 
 
 def _by_block(

@@ -193,7 +193,7 @@ class Work:
                 scanned.add(scale, replace(counted, evaluated=legal, rejected=rejected))
                 sizes.append(len(box))
                 yield box, scanned.start(scale, legality, counts=True)
-            every = [LayoutBounds.of(self.query, box) for box in left]
+            every = LayoutBounds.of_each(self.query, left)
             for bounds in sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf))):
                 scanned.add(scale, bounds.findings)
                 for piece, legality, bound_s in bounds.pieces():
