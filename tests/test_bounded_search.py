@@ -115,7 +115,7 @@ def bounded_rows(
     rows, closest = 0, 0.0
     schedules = set()
     for query, box in boxes(first, count, 1 << 11, models):
-        whole = LayoutBounds.of(query, box)
+        [whole] = LayoutBounds.of_each(query, [box])
         groups = option_bounds(query, placed_pairs(query.system, box), whole.legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):

@@ -4,7 +4,6 @@ Nobody lists these columns: the formula sees the rows through views, which recor
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
 from functools import partial
 from itertools import count as count_from
 from threading import Lock
@@ -14,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from shardwise.arrays import ONLY_ROW, Column, Ints, gather, joined, rows_of
+from shardwise.records import dataclass, is_dataclass
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 # Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 12, 12
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 12
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -166,12 +166,13 @@ class KnownRows(Generic[T]):
 
     def _new(self, keys: Sequence[_RowKey]) -> dict[_RowKey, int]:
         """Rows that are not known, each with its first position."""
-        if len(self._places) + len(keys) > _MOST_KNOWN:
-            self._places, self._results = {}, None
         new: dict[_RowKey, int] = {}
         for at, key in enumerate(keys):
             if key not in self._places:
                 new.setdefault(key, at)
+        if self._places and len(self._places) + len(new) > _MOST_KNOWN:
+            self._places, self._results = {}, None
+            return self._new(keys)
         return new
 
 

@@ -1,7 +1,6 @@
 """`estimate` and `estimate_many`: one strategy in full detail, or a table of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from math import nan
 from types import ModuleType
@@ -72,6 +71,7 @@ from shardwise.ops.param_count import (
 )
 from shardwise.parallel.constraints import first_violation, refuse_illegal
 from shardwise.parallel.constraints.software import reports_of
+from shardwise.records import replace
 
 # Backward computes two products for each one forward: gradients of inputs and of weights.
 _FORWARD_SHARE = 1 / 3

@@ -5,13 +5,13 @@ found; that is imported where it is used. A package that is not there adds nothi
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.records import dataclass, field
 
 PACKAGES = ("predecessors", "launchers", "huggingface", "fsdp", "measure", "web")
 """In the order in which their formats are tried and their verbs are listed."""

@@ -7,7 +7,6 @@ frequencies Hz. A plain number is already in that unit. `GB` is 10^9 bytes, `GiB
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, Overflow
 from functools import partial
 from typing import Annotated
@@ -16,6 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WithJs
 from pydantic_core import PydanticCustomError
 
 from shardwise.errors import shorten
+from shardwise.records import dataclass
 
 # A share of a peak below this is a typo, and times would overflow.
 LEAST_SHARE = 1e-4

@@ -11,7 +11,8 @@ import threading
 import pytest
 
 from shardwise import Model, estimate, search
-from shardwise.launchers.registry import LAUNCHERS, launcher_of_stack
+from shardwise.launchers.registry import LAUNCHERS
+from shardwise.launchers.stacks import launcher_of_stack
 from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
 

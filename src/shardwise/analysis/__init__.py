@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,6 +14,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.frozen import FrozenDict
+from shardwise.records import replace
 from shardwise.shown import reports
 
 __all__ = ["Result"]

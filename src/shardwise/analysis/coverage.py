@@ -8,7 +8,6 @@ within a factor of 2, and experts if the model has. Runs are those that interval
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -28,6 +27,7 @@ from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
+from shardwise.records import dataclass
 
 Word = Literal["measured", "similar", "extrapolated"]
 _SAME = 0.01

@@ -8,7 +8,6 @@ no feature of it, and neither is where its ranks are placed.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
+from shardwise.records import dataclass, replace
 
 _FILE = "features.json"
 _FIELDS = {

@@ -15,7 +15,6 @@ memory must hold the worst one.
 import math
 from collections.abc import Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 from typing import Self
@@ -43,6 +42,7 @@ from shardwise.cost.component_costs import stored_bytes
 from shardwise.engine.evaluate import PeakMemory, peak_memory
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
+from shardwise.records import dataclass, replace
 
 SURE, UNLIKELY = 0.9, 0.1
 """Probabilities from which a plan fits, and up to which it does not; between them it is on the

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
@@ -16,6 +15,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import DEGREES
 from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
+from shardwise.records import dataclass
 
 _FILE = "plans.json"
 LAYOUT = (*(name for name in DEGREES if name not in ("tp2", "etp")), "micro_batch_size", "zero")

@@ -16,7 +16,6 @@ as for times (`analysis.variation`), with one vote for each source.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
+from shardwise.records import dataclass
 
 _FILE = "memory.json"
 # Levels, each with its standard deviation before any run was looked at. Releases of one framework

@@ -5,7 +5,6 @@ A component is the embedding, a layer of one kind, a multi-token-prediction modu
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from shardwise.ops.operation import (
     SelectedAttention,
 )
 from shardwise.parallel.pipeline_layout import by_stage
+from shardwise.records import dataclass, replace
 
 FULL_LAYER = frozenset({"full"})
 """Value of `recomputed_parts` for full recompute."""

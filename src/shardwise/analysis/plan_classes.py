@@ -26,7 +26,6 @@ References
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -40,6 +39,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, CudaGraphs, Dispatcher
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.records import astuple, dataclass, fields
 
 LEVEL = 0.8
 """Share of plans that take no longer than the quantile."""

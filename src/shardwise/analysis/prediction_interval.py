@@ -8,7 +8,6 @@ for it (`analysis.variation`).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -31,6 +30,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters
 from shardwise.ops.quantization import RECIPES
+from shardwise.records import dataclass, fields, replace
 
 # Distances between runs, which add up: a mixture of experts is very different from a dense model,
 # another accelerator generation or framework less so; sizes count per doubling. Chosen, not fitted.

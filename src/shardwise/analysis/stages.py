@@ -1,7 +1,6 @@
 """Memory and time of every pipeline stage of one strategy."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from shardwise.engine.memory import (
 from shardwise.engine.zero import stage_parameters
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
+from shardwise.records import replace
 
 
 def costs_by_pass(

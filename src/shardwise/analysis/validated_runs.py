@@ -5,7 +5,6 @@ Each run comes with its error of log time, predicted with its own source left ou
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters, count_parameters
+from shardwise.records import dataclass, fields
 
 _FILE = "left_out.json"
 _FRAMEWORKS = {

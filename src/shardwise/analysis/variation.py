@@ -32,13 +32,13 @@ References
 .. [3] V. Vovk, A. Gammerman, G. Shafer, Algorithmic learning in a random world (2005), chapter 2.
 """
 
-from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.records import dataclass, fields
 
 LEVEL = 0.8
 """Share of runs expected inside an interval."""

@@ -50,8 +50,8 @@ def team_file() -> Path | None:
     named = os.environ.get(CONFIG)
     if named is not None:
         return Path(named) if named else None
-    path = Path(os.path.expanduser(team_place()))  # noqa: PTH111 - stays as it is without a home
-    return path if path.is_file() else None
+    path = os.path.expanduser(team_place())  # noqa: PTH111 - stays as it is without a home
+    return Path(path) if os.path.isfile(path) else None  # noqa: PTH113 - called often
 
 
 def folders_of(named: str) -> tuple[Path, ...]:

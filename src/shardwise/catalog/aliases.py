@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from shardwise.records import dataclass
 
 OWNERS = frozenset(
     {

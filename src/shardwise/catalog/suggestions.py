@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from math import inf, log
 
 from shardwise.catalog.aliases import MODELS, TOOLS, chip_of, joined, words_of_system
+from shardwise.records import dataclass
 
 _MOST = 5
 _TYPO = 0.85

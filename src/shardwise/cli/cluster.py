@@ -1,7 +1,6 @@
 """`shardwise search MODEL --systems A,B,C`: which cluster."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise import registry
@@ -28,6 +27,7 @@ from shardwise.config.system import System
 from shardwise.planning.cluster_choice import choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
+from shardwise.records import asdict, dataclass
 
 _PANEL = "Cluster (with --systems)"
 _NEEDS_SYSTEMS = "needs --systems: it chooses among systems and sizes"

@@ -4,7 +4,6 @@ import inspect
 import shlex
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -13,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from shardwise.cli.command_line import entered_words
 from shardwise.config.roles import Section
 from shardwise.errors import InputError, nearest
+from shardwise.records import dataclass
 
 COMMON = "Common options"
 INPUT = "Input"

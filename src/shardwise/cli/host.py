@@ -1,12 +1,12 @@
 """Flags of a system: its price, and cores, memory, rates and drives of one server."""
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.cli.options import COMMAND_LINE, flag_fault, opt, positive_number, used
 from shardwise.config.roles import Section
 from shardwise.config.system import System
 from shardwise.errors import InputError
+from shardwise.records import dataclass, replace
 
 _FIELDS = {
     "host_cores": "cores",

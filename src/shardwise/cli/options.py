@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from shardwise.config.enums import MemoryLimit
 from shardwise.config.roles import Section
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError
+from shardwise.records import asdict, fields, is_dataclass
 
 COMMAND_LINE = "command line"
 """Source of faults of flags."""

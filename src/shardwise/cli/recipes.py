@@ -1,7 +1,6 @@
 """`shardwise recipes`, and `--recipe` of other verbs."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwise import catalog
@@ -29,6 +28,7 @@ from shardwise.config.files import is_file_name
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.errors import InputError
+from shardwise.records import dataclass
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardwise.cli.flags import searched_help
@@ -23,6 +22,7 @@ from shardwise.errors import allowed_words
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.records import dataclass
 
 SPACE = "Search space"
 _LIST = "shardwise schema space"

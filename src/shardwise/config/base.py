@@ -3,7 +3,6 @@
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -38,6 +37,7 @@ from shardwise.errors import (
     shorten,
 )
 from shardwise.frozen import frozen
+from shardwise.records import replace
 
 
 def _no_flag(value: object) -> object:

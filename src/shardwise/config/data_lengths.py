@@ -6,7 +6,6 @@ that takes longest. Lengths are described by their median, their 95th percentile
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -17,6 +16,7 @@ from shardwise.config import files
 from shardwise.config.enums import Batching
 from shardwise.config.plain import separated
 from shardwise.errors import Fault, InputError
+from shardwise.records import dataclass
 
 N_LENGTHS = 3
 PACKED_FILL = 0.97

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from shardwise._version import __version__
 from shardwise.config.parse import parse
 from shardwise.config.plain import as_json, as_yaml
 from shardwise.errors import InputError, kind_of, shorten
+from shardwise.records import dataclass, field
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 WRITER = "shardwise"

@@ -1,7 +1,6 @@
 """Inputs of a question: model, system and strategy, or one file that brings several of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.readers import foreign
 from shardwise.config.strategy_input import explicit_fields, work_fields
 from shardwise.errors import Fault, InputError
+from shardwise.records import dataclass
 
 _NO_SYSTEM = "is missing: name a system, such as h100-sxm, or a file"
 _NEEDS_CONFIG = "is for an AMPeD configuration as MODEL"

@@ -1,8 +1,9 @@
 """What a field of `Strategy` declares about itself, for searches, comparisons and tables."""
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
+
+from shardwise.records import dataclass
 
 # Components of the step time (`engine.step_time.TIME_PARTS`) that a field may act on.
 COMPUTE = ("forward", "backward", "recompute")

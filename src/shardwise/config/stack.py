@@ -1,7 +1,6 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
@@ -37,6 +36,7 @@ from shardwise.config.enums import (
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
 from shardwise.frozen import FrozenDict
+from shardwise.records import replace
 from shardwise.units import Bytes, Duration, Latency
 
 DEFAULT_STACK = "megatron-core-2025"

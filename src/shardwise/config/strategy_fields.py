@@ -4,7 +4,6 @@ import math
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -17,6 +16,7 @@ from shardwise.config.expressions.formula import canonical_names
 from shardwise.config.roles import Divides, Group, Role
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.records import dataclass
 
 
 class Kind(Enum):

@@ -1,7 +1,6 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -43,6 +42,7 @@ from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind, StrategyFiel
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemRows
 from shardwise.errors import Fault, InputError
+from shardwise.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.base import ConfigBase
 from shardwise.config.system import EfficiencyCurve, ShapeTable, System
+from shardwise.records import dataclass, replace
 
 FigurePath = tuple[str | int, ...]
 """Where a figure stands: fields, keys and positions from the system inwards."""

@@ -7,7 +7,6 @@ turns the file off.
 """
 
 import os
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.prices import PriceBook
 from shardwise.errors import InputError
+from shardwise.records import dataclass
 
 
 class TeamFile(ConfigBase):

@@ -7,7 +7,6 @@ rebuilt before the operations that run again go backward, and live until then.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import GraphScope, OffloadPart, RecomputePart
 from shardwise.ops.layer import modules_of, part_of
 from shardwise.ops.operation import Operation, Phase
+from shardwise.records import dataclass
 
 FULL, FORWARD_ONLY = -1, -2
 """Instead of bits of `RecomputePart`: full recompute; no backward pass."""

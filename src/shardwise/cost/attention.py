@@ -1,7 +1,6 @@
 """Time of a fused (flash) attention kernel from its shape."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from shardwise.arrays import Floats, interpolated
 from shardwise.config.accelerator import FusedAttention, KernelTime
 from shardwise.config.enums import Processing
 from shardwise.cost.curve import joined_times
+from shardwise.records import dataclass
 
 # Form and exponents fitted to 149,000 measured attention kernels on seven GPUs (A100 to GB300;
 # ai-dynamo/aiconfigurator, commit 095f58a).

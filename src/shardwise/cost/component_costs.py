@@ -1,7 +1,6 @@
 """Cost of a micro-batch on a rank, by component: a layer of each kind, the embedding, the head."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -55,6 +54,7 @@ from shardwise.ops.precision import reduced_size
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
+from shardwise.records import dataclass, fields, replace
 
 # Rows whose costs are computed at a time: more would not stay in the cache.
 BLOCK = 1 << 14
@@ -180,7 +180,7 @@ class _KnownCosts:
             if equal(same.kernels, operation.kernels) and equal(
                 same.collectives, operation.collectives
             ):
-                return replace(cost, operation=operation)
+                return replace(cost, operation=operation, same=cost)
         costs.append(operation_cost(operation, self._machine, self._times))
         return costs[-1]
 
@@ -275,7 +275,7 @@ def known_totals(model: Model, inputs: OperationInputs, links: Links) -> Distinc
     def of(rows: Ints) -> Totals:
         used, position = np.unique(kernels[rows], return_inverse=True)
         some = replace(links.take(rows), kernels=position)
-        found = totals_of(model, gather(inputs, used), some, None)
+        found = _totals_of_block(model, gather(inputs, used), some, None)
         sent = tuple(one.with_zeros(np.zeros(rows.size)) for one in found.communication)
         each = gather(found.kernels, found.position)
         return Totals(kernels=each, communication=sent, position=np.arange(rows.size))
@@ -303,20 +303,36 @@ def _totals_of_block(
     links: Links,
     costs: Sequence[ComponentOperations] | None,
 ) -> Totals:
-    machine, sizes = inputs.machine, inputs.sizes
-    kernels, communication = [], []
-    for _, _, operations in costs or _operation_costs(model, inputs, links):
-        kernels.append(layer_work(operations, machine))
-        communication.append(layer_communication(operations))
+    costs = list(costs or _operation_costs(model, inputs, links))
     return Totals(
-        kernels=KernelTotals(
-            work=tuple(kernels),
-            memory_rate=machine.memory_rate,
-            matrix_rate=_matrix_rate(machine, model.hidden, sizes.work.element_bytes),
-        ),
-        communication=tuple(communication),
+        kernels=_kernel_totals(model, inputs, costs, saved=not links.several_systems),
+        communication=tuple(layer_communication(listed) for _, _, listed in costs),
         position=np.asarray(links.kernels),
     )
+
+
+def _kernel_totals(
+    model: Model, inputs: OperationInputs, costs: Sequence[ComponentOperations], *, saved: bool
+) -> KernelTotals:
+    """Add up the kernels of operations; of one accelerator, they are saved between calls.
+
+    They are the same for every placement, and in every network.
+    """
+    machine, count = inputs.machine, inputs.machine.captured.size
+
+    def of(rows: Ints) -> KernelTotals:
+        found = KernelTotals(
+            work=tuple(layer_work(listed, machine) for _, _, listed in costs),
+            memory_rate=machine.memory_rate,
+            matrix_rate=_matrix_rate(machine, model.hidden, inputs.sizes.work.element_bytes),
+        )
+        return found if rows.size == count else gather(found, rows)
+
+    if not saved:
+        return of(np.arange(count))
+    known = known_rows(KernelTotals, model, machine.kernels.chip)
+    found = known.of(list(columns_in(inputs)), figures_in(inputs), of)
+    return found.of_all()
 
 
 def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
@@ -560,31 +576,51 @@ def costs_and_bytes(
     return Distinct(found, chosen.position), longest
 
 
-def stored_bytes(model: Model, table: Table, *, longest: bool = True) -> Distinct[ComponentCosts]:
+def stored_bytes(
+    model: Model, table: Table, *, longest: bool = True, also: Table | None = None
+) -> Distinct[ComponentCosts]:
     """The bytes of `costs_and_bytes` alone, without times and placement.
 
     Once for rows that need the same memory; not again for rows whose bytes were computed before.
     They are of the longest micro-batch, or of the usual one.
+
+    Parameters
+    ----------
+    also
+        Other rows to compute and save, for a later call: together they take as long as alone.
     """
-    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
-    kept = evaluate_distinct(
-        partial(_StorageChoices.of, model, sizes.values.work), table, sizes.position
-    )
-    choices, in_blocks = kept.values, table.systems is None
+    sizes, kept = _storage_choices(model, table, longest=longest)
+    operations, choices, in_blocks = sizes.values, kept.values, table.systems is None
+    if also is not None:
+        others, more = _storage_choices(model, also, longest=longest)
+        shift = operations.head_copy.size
+        moved = replace(more.values, kernels=more.values.kernels + shift)
+        both = joined([operations, others.values]), joined([choices, moved])
+        if both[0] and both[1] and both[1].kernels.size <= FEW_ROWS:
+            operations, choices = both
 
     def of(rows: Ints) -> ComponentCosts:
         some = gather(choices, rows)
         used, kernels = np.unique(some.kernels, return_inverse=True)
-        storage = StorageTotals.of(model, gather(sizes.values, used))
+        storage = StorageTotals.of(model, gather(operations, used))
         bytes_of = partial(_component_bytes, model, storage)
         return _by_block(bytes_of, replace(some, kernels=kernels), rows.size, in_blocks=in_blocks)
 
     own = columns_in(replace(choices, kernels=choices.captured))
-    columns = [*columns_in(gather(sizes.values, choices.kernels)), *own]
-    figures = [*figures_in(sizes.values), *figures_in(choices)]
+    columns = [*columns_in(gather(operations, choices.kernels)), *own]
+    figures = [*figures_in(operations), *figures_in(choices)]
     found = known_rows(ComponentCosts, model).of(columns, figures, of)
     values = replace(found.values, key=np.arange(found.values.key.size))
     return Distinct(values, found.position[kept.position])
+
+
+def _storage_choices(
+    model: Model, table: Table, *, longest: bool
+) -> tuple[Distinct[OperationSizes], Distinct[_StorageChoices]]:
+    """Distinct sizes of operations, and what else decides their memory."""
+    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
+    choices_of = partial(_StorageChoices.of, model, sizes.values.work)
+    return sizes, evaluate_distinct(choices_of, table, sizes.position)
 
 
 def _by_block(

@@ -1,12 +1,11 @@
 """Efficiency by the size of an operation, where no closed form in its shape is known."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, distinct_values
 from shardwise.config.enums import Processing
 from shardwise.config.system import EfficiencyCurve
+from shardwise.records import dataclass
 
 
 def share_at(curve: EfficiencyCurve | None, sizes: Floats) -> Floats:

@@ -1,7 +1,6 @@
 """Rates that kernels run at on a system, by each row's type and stack; the time of any kernel."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from shardwise.ops.operation import (
     SelectedAttention,
 )
 from shardwise.ops.quantization import RECIPES
+from shardwise.records import dataclass, replace
 
 # Shares of the matrix peak, forward and backward, of attention to selected keys on accelerators
 # without published figures: on Hopper 0.65 and 0.10, on Blackwell 0.64 and 0.36, on CDNA 4 0.22 and

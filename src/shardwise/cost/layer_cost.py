@@ -1,7 +1,6 @@
 """Times and bytes of a list of operations: one layer, the embedding or the head, on one rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from shardwise.cost.operations import CollectiveCost, Launched, Machine, Operati
 from shardwise.cost.optimizer import TrainedWeights, state_bytes, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
+from shardwise.records import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ rows.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
 from typing import Any
@@ -23,6 +22,7 @@ from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Collective, CollectiveKind, Routing, Tokens
 from shardwise.parallel.placement import Extents
+from shardwise.records import dataclass, replace
 
 # How the times of multiprocessors and links join. Left free, the fits of the kernels below find
 # 3 to 6 on Hopper; on Blackwell, where no link is full, any value fits.

@@ -11,7 +11,6 @@ one of a row more.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -20,6 +19,7 @@ from shardwise.arrays import Bools, Floats, interpolated
 from shardwise.config.accelerator import MatmulBlocks, MatmulTiles
 from shardwise.config.enums import Processing
 from shardwise.cost.curve import joined_times
+from shardwise.records import dataclass
 
 # Rows and columns of tiles that cuBLAS has kernels of, and parts of the reduction. More candidates
 # fit worse: the fastest of many is too optimistic.

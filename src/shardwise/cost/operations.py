@@ -1,6 +1,5 @@
 """Time of operations: kernels, collectives, and the exposed communication."""
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,7 @@ from shardwise.ops.operation import (
     Operation,
     Phase,
 )
+from shardwise.records import dataclass, replace
 
 # Host time of a collective over that of an operation: no module, and no function of autograd where
 # it is part of a product's (order of 40 us in torch.distributed).
@@ -183,11 +183,32 @@ class CollectiveCost:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationCost:
-    """One operation with the times of its kernels and collectives."""
+    """One operation with the times of its kernels and collectives, computed when they are read."""
 
     operation: Operation
-    kernels: tuple[KernelCost, ...]
-    collectives: tuple[CollectiveCost, ...]
+    machine: Machine
+    times: CollectiveTimes
+    same: "OperationCost | None" = None
+    """That of another operation with equal kernels and collectives."""
+
+    @cached_property
+    def kernels(self) -> tuple[KernelCost, ...]:
+        """Kernels with their times."""
+        if self.same is not None:
+            return self.same.kernels
+        every = self.operation.kernels
+        return tuple(_kernel_cost(kernel, self.operation, self.machine) for kernel in every)
+
+    @cached_property
+    def collectives(self) -> tuple[CollectiveCost, ...]:
+        """Collectives with their times, those in panels last."""
+        if self.same is not None:
+            return self.same.collectives
+        every, given = self.operation.collectives, (self, self.machine, self.times)
+        costs = [_collective_cost(one, *given) for one in every if one.panels is None]
+        if len(costs) < len(every):
+            costs += [cost for phase in Phase for cost in _panel_costs(phase, *given)]
+        return tuple(costs)
 
     def kernel_s(self, phase: Phase) -> Floats:
         """Time of the kernels of a phase [s]."""
@@ -288,13 +309,7 @@ def operation_cost(
         Times of collectives alone, of m rows that have the kernels of one of the n rows each; of
         these m rows are the times of the operation's collectives.
     """
-    kernels = tuple(_kernel_cost(kernel, operation, machine) for kernel in operation.kernels)
-    partial = OperationCost(operation=operation, kernels=kernels, collectives=())
-    unsplit = [c for c in operation.collectives if c.panels is None]
-    costs = [_collective_cost(c, partial, machine, times) for c in unsplit]
-    if len(unsplit) < len(operation.collectives):
-        costs += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine, times)]
-    return replace(partial, collectives=tuple(costs))
+    return OperationCost(operation=operation, machine=machine, times=times)
 
 
 def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> KernelCost:

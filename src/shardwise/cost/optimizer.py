@@ -1,7 +1,6 @@
 """Trained weights, the optimizer's state for them, and the time of its step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, CpuOptimizer, O
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
+from shardwise.records import dataclass
 
 _HALF = 2
 UNFUSED_BYTES = 112.0

@@ -6,7 +6,6 @@ memory. Both directions of the link may be busy at once; `HostMemory.duplex` say
 rates is left then.
 """
 
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,6 +21,7 @@ from shardwise.cost.layer_cost import (
     passes_with_host,
 )
 from shardwise.ops.operation import CollectiveKind
+from shardwise.records import dataclass, replace
 
 
 def with_expert_overlap(

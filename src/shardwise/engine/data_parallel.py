@@ -1,7 +1,6 @@
 """Communication among the replicas of a stage: among whom, its time, and how much compute hides."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.placement import Extents
+from shardwise.records import dataclass
 
 Pieces = list[tuple[CollectiveKind, Floats, Ints]]
 """Collectives one after the other: kind, buffer [byte] of shape (n,), extents (tiers, n)."""

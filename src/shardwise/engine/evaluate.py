@@ -5,7 +5,6 @@ for each distinct value of them and gathered.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +31,7 @@ from shardwise.engine.step_time import step_times
 from shardwise.ops.quantization import WeightSizes
 from shardwise.parallel.pipeline_layout import StageGroup, one_after_the_other
 from shardwise.parallel.placement import Extents, place
+from shardwise.records import dataclass, fields, replace
 
 # Rows of all stages whose memory is computed at a time: few rows take as long as many.
 _ROWS_AT_ONCE = 1 << 13

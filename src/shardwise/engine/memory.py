@@ -1,7 +1,6 @@
 """Peak memory of one rank of a pipeline stage."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
 
@@ -46,6 +45,7 @@ from shardwise.parallel.schedule.in_flight import (
     peak_of_uneven_chunks,
     peak_of_uneven_ends,
 )
+from shardwise.records import dataclass, replace
 
 PassName = Literal["forward", "backward"]
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")

@@ -1,7 +1,6 @@
 """How long all micro-batches of a step take to pass through the stages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from shardwise.engine.step import Boundary, Step
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
+from shardwise.records import dataclass, fields, replace
 
 
 def bubble_and_transfers(step: Step) -> tuple[Floats, Floats]:

@@ -1,7 +1,6 @@
 """One step of a table's rows: their costs, the stages that matter, and transfers between stages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,6 +17,7 @@ from shardwise.cost.optimizer import TrainedWeights
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.placement import Extents
+from shardwise.records import dataclass
 
 # Schedules whose ranks wait for every message before the pass that needs it.
 _IN_TURN = [Schedule(name).code for name in ("1f1b", "gpipe")]

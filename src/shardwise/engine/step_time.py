@@ -1,7 +1,6 @@
 """Time of a step: its critical stage, the bubble, data-parallel communication and the update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.step import Step
 from shardwise.engine.zero import shards
 from shardwise.parallel.pipeline_layout import chunks_of
+from shardwise.records import dataclass, replace
 
 TIME_PARTS = (
     "forward",

@@ -1,7 +1,6 @@
 """Memory of a stage's weights: ZeRO shards, and weights and gradients that are gathered."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from shardwise.cost.layer_cost import WeightBytes
 from shardwise.cost.optimizer import TrainedWeights, unsharded_fp32
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
+from shardwise.records import dataclass, fields
 
 
 def shards(table: Table, stage: int) -> tuple[Floats, Floats]:

@@ -30,7 +30,7 @@ ADDS = Additions(
         "tables_of_trace": "launchers.kineto.tables:tables_of_trace",
         "exported_things": "launchers.cli.export:exported_things",
         "launcher_of": "launchers.registry:launcher_of",
-        "launcher_of_stack": "launchers.registry:launcher_of_stack",
+        "launcher_of_stack": "launchers.stacks:launcher_of_stack",
         "launcher_names": "launchers.registry:launcher_names",
         "read_launch": "launchers.registry:read_launch",
         "recognised_launcher": "launchers.registry:recognised_launcher",

@@ -13,6 +13,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
+from shardwise.launchers.stacks import STACKS
 from shardwise.shown import Brief
 from shardwise.units import read_whole
 
@@ -103,8 +104,6 @@ class Launcher(LaunchReader):
 
     releases: tuple[str, ...]
     """Releases whose options are written; the first by default."""
-    stack: str
-    """Catalog stack with the capabilities of that release."""
     other_stacks: tuple[str, ...] = ()
     """Stacks of the same trainer that run in another way, such as without compilation."""
     endings: tuple[str, ...]
@@ -119,6 +118,11 @@ class Launcher(LaunchReader):
     """What its files leave to the user, or fill with placeholders."""
     ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
     """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+
+    @property
+    def stack(self) -> str:
+        """Catalog stack with the capabilities of that release."""
+        return STACKS[self.name]
 
 
 def origins_of(

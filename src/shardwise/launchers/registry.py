@@ -1,6 +1,6 @@
 """Launchers: their files read into shardwise's words, and plans written as their files.
 
-A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line here.
+A new launcher is one folder with a `LAUNCHER` in its `__init__`, one line here and in `stacks`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import catalog
-from shardwise.analysis.validated_runs import software_of
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.capabilities import ANY
@@ -92,12 +91,6 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
             return one
     problem = allowed_words(name, names)
     raise InputError(Fault.of(field, name, problem))
-
-
-def launcher_of_stack(stack: str) -> str | None:
-    """Return the name of the launcher of a stack: that of its software."""
-    software = software_of(stack)
-    return next((one.name for one in LAUNCHERS if software_of(one.stack) == software), None)
 
 
 def readers() -> tuple[LaunchReader, ...]:

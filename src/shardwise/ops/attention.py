@@ -7,8 +7,6 @@ Transformer Engine communicates all keys nevertheless. With 2D products tp2 rank
 in the same way, and gather keys and values.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
@@ -50,6 +48,7 @@ from shardwise.ops.sparse import (
     sparse_core,
 )
 from shardwise.ops.summa import row_split, shared_keys
+from shardwise.records import dataclass, replace
 
 # Keys, values and their gradients: two buffers of each in a ring, one in use and one in transfer
 # (Transformer Engine's attention with point-to-point communication).

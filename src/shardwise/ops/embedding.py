@@ -1,7 +1,5 @@
 """Before the first and after the last layer: embedding, head and loss."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
@@ -22,6 +20,7 @@ from shardwise.ops.operation import (
 )
 from shardwise.ops.streams import joined_streams, layer_tables
 from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
+from shardwise.records import replace
 
 
 def vocabulary_share(model: Model, work: RankWork) -> Floats:

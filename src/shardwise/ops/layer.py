@@ -1,7 +1,6 @@
 """Operations of layers and multi-token prediction modules, and the columns they are built from."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -34,6 +33,7 @@ from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.streams import layer_embedding, stream_mix, stream_residual
 from shardwise.ops.summa import norm_statistics, tp_share
+from shardwise.records import fields, replace
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})

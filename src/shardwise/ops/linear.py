@@ -8,7 +8,6 @@ only all-reduces inside them. 2D products have other collectives (`ops.summa`).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from shardwise.ops.operation import (
 )
 from shardwise.ops.quantization import Operands, quantized
 from shardwise.ops.summa import in_panels
+from shardwise.records import replace
 
 
 def linear(

@@ -15,7 +15,6 @@ replicated. Only the rank-wide intermediate is communicated.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Literal
@@ -40,6 +39,7 @@ from shardwise.ops.operation import (
     RankWork,
     Scan,
 )
+from shardwise.records import dataclass, replace
 
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
 # Bytes that unpacking an int4 weight moves in PyTorch (AutoGPTQ, nn_modules/qlinear/

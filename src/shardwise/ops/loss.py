@@ -5,7 +5,6 @@ the head into chunks of tokens holds the logits of one chunk.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.records import dataclass, fields, replace
 
 # All-reduced per token, in fp32: largest logit, target's logit, sum of exponents.
 _ALL_REDUCES = 3

@@ -8,7 +8,6 @@ pass states from rank to rank (flash-linear-attention, LASP of arXiv 2501.08313)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from shardwise.ops.operation import (
     Scan,
     zeros,
 )
+from shardwise.records import dataclass
 
 _ALL = frozenset({"attention"})
 _GATE_FLOPS = (12.0, 24.0)

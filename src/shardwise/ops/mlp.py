@@ -1,7 +1,5 @@
 """The MLP of a layer."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from shardwise.arrays import Floats
@@ -16,6 +14,7 @@ from shardwise.ops.linear import (
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import FP32_BYTES, MemoryBound, Operation, Phase, RankWork, zeros
 from shardwise.ops.summa import row_split
+from shardwise.records import replace
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)

@@ -7,8 +7,6 @@ reduce-scattered. With sequence parallelism a rank's tokens are 1/tp of the sequ
 each of the tp ranks routes all of them.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
@@ -29,6 +27,7 @@ from shardwise.ops.operation import (
     Tokens,
     zeros,
 )
+from shardwise.records import dataclass, replace
 
 _ALL = frozenset({"moe"})
 _UP = _ALL | {"mlp_up"}

@@ -5,12 +5,12 @@ Work that a row does not do is zero in that row.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.records import dataclass, replace
 
 FP32_BYTES = 4
 """Size of an fp32 number [byte]."""

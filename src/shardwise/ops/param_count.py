@@ -1,7 +1,6 @@
 """Parameters and model FLOPs of an architecture, from the same operations that are timed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.sparse import sparse_flops
 from shardwise.ops.trainer_flops import RULES, trainer_flops
+from shardwise.records import dataclass, fields
 
 FlopsConvention = Literal[
     "causal", "full-attention", "parameters", "megatron-hybrid", "nemo", "automodel"

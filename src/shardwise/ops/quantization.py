@@ -13,7 +13,6 @@ a stack).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from shardwise.ops.operation import (
     RankWork,
 )
 from shardwise.ops.precision import fp32_weights, master_size, moment_size
+from shardwise.records import dataclass, replace
 
 _BF16_BYTES = 2.0
 # Along the rows and along the columns.

@@ -1,11 +1,10 @@
 """Gated short convolution (LFM2): y = C * conv(B * x) between two projections."""
 
-from dataclasses import replace
-
 from shardwise.config.mixer import ShortConv
 from shardwise.config.model import Model
 from shardwise.ops.mixer_parts import convolution, out_projection, projection
 from shardwise.ops.operation import Operation, RankWork
+from shardwise.records import replace
 
 
 def short_conv_operations(

@@ -10,8 +10,6 @@ core/transformer/experimental_attention_variant/dsa.py). It is trained on its ow
 compares its scores with those of attention; no gradient reaches its inputs.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from shardwise.arrays import Floats
@@ -30,6 +28,7 @@ from shardwise.ops.operation import (
     SelectedAttention,
     zeros,
 )
+from shardwise.records import replace
 
 _FULL = frozenset({"attention"})
 _CORE = _FULL | {"core_attention"}

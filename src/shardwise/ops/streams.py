@@ -8,14 +8,13 @@ Embeddings of layers (Gemma 3n, Gemma 4): a table has p numbers of each token fo
 layer multiplies them with a projection of its output and adds the result, projected back.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from shardwise.config.model import Model
 from shardwise.ops.linear import linear
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.records import replace
 
 _EVERY = frozenset({"every_other"})
 

@@ -9,8 +9,6 @@ of the result (van de Geijn and Watts, SUMMA, 1997; of transformers: Optimus, ar
 only the keys and values of the other tokens.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from shardwise.arrays import Floats
@@ -26,6 +24,7 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
 )
+from shardwise.records import dataclass, replace
 
 # Panels of an input and of weights in memory: one in use and one in transfer.
 _IN_FLIGHT = 2

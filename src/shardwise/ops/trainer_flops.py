@@ -1,11 +1,11 @@
 """FLOPs that trainers print for models with mixers, by rules that leave parts of them out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from shardwise.config.enums import AttentionGate
 from shardwise.config.mixer import GatedDelta, Mamba2
 from shardwise.config.model import Attention, Layer, Mlp, Model, Moe
+from shardwise.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,10 @@ in the first chunk and the head in the last.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
+
+from shardwise.records import dataclass
 
 # Of the mean time of a stage: differences below it are none.
 _TOLERANCE = 1e-9

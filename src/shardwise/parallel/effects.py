@@ -1,7 +1,6 @@
 """Which fields have an effect on a strategy: a field without effect is tried with one value."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
 from shardwise.parallel.pipeline_layout import stage_groups
+from shardwise.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ dualpipe one of each direction. Layers are split over virtual stages in the orde
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -18,6 +17,7 @@ from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.records import dataclass, fields
 
 
 class Contents:

@@ -7,7 +7,6 @@ their communication uses.
 """
 
 import math
-from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import EXTENT_NAMES, axis_order, members_per_tier
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.records import dataclass, fields
 
 # For each placement and position from the inside out, the axis (as its position in EXTENT_AXES).
 _ORDER = np.array([[EXTENT_AXES.index(axis) for axis in axis_order(p)] for p in PLACEMENTS])

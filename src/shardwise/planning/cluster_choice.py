@@ -8,7 +8,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
@@ -36,6 +35,7 @@ from shardwise.planning.search.run import search
 from shardwise.planning.search.scan import MAY_NOT_FIT, MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.records import dataclass, replace
 from shardwise.shown import Charted
 from shardwise.units import parse_money, parse_time_span
 

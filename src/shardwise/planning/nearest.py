@@ -6,7 +6,6 @@ and sequence stay. Of the candidates with the fewest changes, the one with the s
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, islice, product
 from math import isnan, isqrt, log, prod
 from typing import Any
@@ -38,6 +37,7 @@ from shardwise.estimator import estimate_many
 from shardwise.parallel.constraints import software
 from shardwise.planning.search.layouts import uneven_layers
 from shardwise.planning.search.results import FieldChange
+from shardwise.records import dataclass
 from shardwise.shown import Brief
 
 Accepts = Callable[[Strategy], bool]

@@ -3,7 +3,6 @@
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +19,7 @@ from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
 from shardwise.planning.search.results import FieldChange, SearchResult
+from shardwise.records import dataclass, field
 
 Fields = Mapping[str, Any]
 # Ways that are combined with each other, besides all of them up to one.

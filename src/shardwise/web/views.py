@@ -75,7 +75,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
     details
         What is shown in addition: timeline, roofline, tables.
     """
-    from shardwise.launchers.registry import launcher_of_stack  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.stacks import launcher_of_stack  # noqa: PLC0415
     from shardwise.planning.training_time import with_training  # noqa: PLC0415
     from shardwise.report.tables import estimate as own  # noqa: PLC0415
 

@@ -4,14 +4,13 @@ Failures of a running job are a Poisson process with mean time M between failure
 independent units. Every function but `goodput_of` takes numbers or columns.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwise.analysis.training_run.results import Goodput, TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.arrays import Floats, Ints
 from shardwise.config.reliability import Reliability
+from shardwise.records import dataclass
 
 Figures = Floats | float
 """One number, or one for each row."""

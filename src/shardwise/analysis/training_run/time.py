@@ -5,12 +5,12 @@ every result that needs one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.analysis.training_run.results import Amount, TrainingTime
 from shardwise.arrays import Floats
+from shardwise.records import dataclass
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

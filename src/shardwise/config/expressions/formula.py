@@ -6,7 +6,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, reduce
 from typing import NoReturn
 
@@ -15,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.errors import shorten
+from shardwise.records import dataclass
 from shardwise.units import Dimension
 
 Part = str | int

@@ -6,8 +6,8 @@ Operations and FLOPs are counts, as cores are: 1.98 GHz x 132 is 2.6e11 of anyth
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from shardwise.records import dataclass, field
 from shardwise.units import format_quantity, read_quantity, read_whole, readable
 
 Powers = tuple[int, int, int, int]

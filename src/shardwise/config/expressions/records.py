@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 from typing import Any, Literal
 from unicodedata import normalize
@@ -20,6 +19,7 @@ from shardwise.errors import (
     nearest,
     shorten,
 )
+from shardwise.records import dataclass, field, replace
 
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")

@@ -1,7 +1,6 @@
 """Figures of a file: what is looked up, calculated or left to a base, calculated."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from shardwise.config.expressions.records import (
     sources_of,
 )
 from shardwise.errors import Fault, InputError, did_you_mean, nearest, shorten
+from shardwise.records import dataclass, field, replace
 from shardwise.units import parse_quantity
 
 # Module of the config type of each catalog folder.

@@ -7,7 +7,6 @@ engine. What stays open makes several candidates with probabilities.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -28,6 +27,7 @@ from shardwise.config.software.record import (
 )
 from shardwise.config.software.words import MIDDLE, lineage, software_of
 from shardwise.config.stack import Stack
+from shardwise.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from shardwise.config.model import Model

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from shardwise.config.software.record import (
     option_words,
     trainers,
 )
+from shardwise.records import dataclass
 
 _VERSION = re.compile(
     r"[\s(_=:@/-]*(?:release |version |core_)*[vr]?"

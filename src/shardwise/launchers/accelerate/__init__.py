@@ -1,6 +1,6 @@
 """accelerate: plans as its YAML with a tensor-parallel plan, and its YAML as strategies."""
 
-from shardwise.launchers.accelerate.files import NAME, STACK, faults, read, recognise, write
+from shardwise.launchers.accelerate.files import NAME, faults, read, recognise, write
 from shardwise.launchers.launch import (
     DOCUMENTS,
     MODEL_CODE,
@@ -31,7 +31,6 @@ LAUNCHER = Launcher(
     name=NAME,
     title="accelerate",
     releases=("1.14.0",),
-    stack=STACK,
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

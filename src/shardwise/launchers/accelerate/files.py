@@ -30,6 +30,7 @@ from shardwise.launchers.launch import (
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
+from shardwise.launchers.stacks import STACKS
 from shardwise.units import counted
 
 MEGATRON_STACK = "megatron-lm-2026"
@@ -149,7 +150,8 @@ def _recomputed(plugin: Section) -> Fields:
     return {"recompute": "selective", **parts} if is_selective else {}
 
 
-NAME, STACK, FSDP1_STACK = "accelerate", "accelerate-2026", "huggingface-2024"
+NAME, FSDP1_STACK = "accelerate", "huggingface-2024"
+STACK = STACKS[NAME]
 _KEYS = ("distributed_type:", "compute_environment:")
 _OTHERS = ("mixed_precision:", "num_processes:", "fsdp_config:", "num_machines:")
 _MOST_BYTES = 2**20

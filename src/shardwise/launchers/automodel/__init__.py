@@ -1,6 +1,6 @@
 """NeMo AutoModel: plans as configurations, and configurations and commands as strategies."""
 
-from shardwise.launchers.automodel.reader import NAME, RELEASE, STACK, TITLE, read, recognise
+from shardwise.launchers.automodel.reader import NAME, RELEASE, TITLE, read, recognise
 from shardwise.launchers.automodel.writer import faults, write
 from shardwise.launchers.launch import (
     DOCUMENTS,
@@ -28,7 +28,6 @@ LAUNCHER = Launcher(
     name=NAME,
     title=TITLE,
     releases=(RELEASE,),
-    stack=STACK,
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

@@ -25,8 +25,10 @@ from shardwise.launchers.fine_tuning.reader import (
 )
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.stacks import STACKS
 
-NAME, TITLE, RELEASE, STACK = "automodel", "NeMo AutoModel", "0.5.0", "automodel-2025"
+NAME, TITLE, RELEASE = "automodel", "NeMo AutoModel", "0.5.0"
+STACK = STACKS[NAME]
 STARTS = (
     ("automodel", "*", "llm"),
     ("automodel", "*"),

@@ -10,7 +10,6 @@ LAUNCHER = Launcher(
     name=NAME,
     title=TITLE,
     releases=(RELEASE,),
-    stack="accelerate-2026",
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

@@ -1,6 +1,6 @@
 """DeepSpeed: plans as its JSON with a launch script, and its JSON as strategies."""
 
-from shardwise.launchers.deepspeed.files import NAME, STACK, faults, read, recognise, write
+from shardwise.launchers.deepspeed.files import NAME, faults, read, recognise, write
 from shardwise.launchers.deepspeed.options import DEGREES
 from shardwise.launchers.launch import (
     DOCUMENTS,
@@ -30,7 +30,6 @@ LAUNCHER = Launcher(
     name=NAME,
     title="DeepSpeed",
     releases=("0.19.5",),
-    stack=STACK,
     endings=(".json",),
     recognise=recognise,
     read=read,

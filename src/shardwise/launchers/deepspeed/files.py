@@ -38,6 +38,7 @@ from shardwise.launchers.launch import (
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
+from shardwise.launchers.stacks import STACKS
 from shardwise.ops.param_count import count_parameters
 from shardwise.units import counted
 
@@ -58,7 +59,8 @@ def lives_through_step(model: Model) -> int:
     return 2 * count_parameters(model).total
 
 
-NAME, STACK = "deepspeed", "deepspeed-2026"
+NAME = "deepspeed"
+STACK = STACKS[NAME]
 _NEOX = re.compile(r"pipe[-_]parallel[-_]size[\"']?\s*:")
 _SURE = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
 _LIKELY = ("train_batch_size", "bf16", "fp16", "optimizer", "gradient_accumulation_steps")

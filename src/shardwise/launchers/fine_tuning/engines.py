@@ -18,8 +18,9 @@ from shardwise.launchers.deepspeed.files import config_fields
 from shardwise.launchers.fine_tuning.jobs import Job, Settings, companion, read_settings
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import AUTO, Found, Section
+from shardwise.launchers.stacks import STACKS
 
-STACK = "accelerate-2026"
+STACK = STACKS["accelerate"]
 _TRAINER_SIZES = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BY_NAME = re.compile(r"(?:^|[_/-])z(?:ero)?[_-]?([0-3])(?![0-9])", re.IGNORECASE)
 

@@ -5,14 +5,13 @@ The configuration of Megatron-Core (`core_*.py`) is shared with launchers that w
 
 from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher
 from shardwise.launchers.megatron.core_options import CORE_SAYS
-from shardwise.launchers.megatron.reader import NAME, STACK, read, recognise
+from shardwise.launchers.megatron.reader import NAME, read, recognise
 from shardwise.launchers.megatron.writer import ARGUMENTS, SCRIPT, faults, write
 
 LAUNCHER = Launcher(
     name=NAME,
     title="Megatron-LM",
     releases=("0.19.0",),
-    stack=STACK,
     endings=(SCRIPT, ARGUMENTS),
     recognise=recognise,
     read=read,

@@ -35,6 +35,7 @@ from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
+from shardwise.launchers.stacks import STACKS
 from shardwise.units import read_whole
 
 ON_BY_DEFAULT = frozenset(
@@ -96,7 +97,8 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 """Values that the others have without an option; else 0."""
 
 
-NAME, STACK = "megatron", "megatron-lm-2026"
+NAME = "megatron"
+STACK = STACKS[NAME]
 _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
 _PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
 _DEEPSPEED_JSON = re.compile(r"\bjson = (\{\s*\n.*?\n\})", re.DOTALL)

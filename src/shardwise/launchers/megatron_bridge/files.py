@@ -35,9 +35,10 @@ from shardwise.launchers.megatron_bridge.sections import (
     read_sections,
 )
 from shardwise.launchers.megatron_bridge.trees import Tree, overrides, section
+from shardwise.launchers.stacks import STACKS
 
 NAME = "megatron-bridge"
-STACK, RACK_STACK, NEMO_STACK = "megatron-bridge-2026", "megatron-bridge-nvl72", "nemo-2025"
+STACK, RACK_STACK, NEMO_STACK = STACKS[NAME], "megatron-bridge-nvl72", "nemo-2025"
 _RELEASE = re.compile(r"Megatron-Bridge v?(\d+\.\d+(?:\.\d+)?)")
 _NEEDED = {
     "tensor_model_parallel_size": "model.tensor_model_parallel_size",

@@ -12,7 +12,6 @@ from shardwise.launchers.launch import (
     fields_named,
 )
 from shardwise.launchers.torchtitan.fields import (
-    COMPILED_STACK,
     EAGER_STACK,
     plan_faults,
     release_faults,
@@ -60,7 +59,6 @@ LAUNCHER = Launcher(
     name=NAME,
     title="torchtitan",
     releases=(TOML_RELEASE, PYTHON_RELEASE),
-    stack=COMPILED_STACK,
     other_stacks=(EAGER_STACK,),
     endings=(".toml", ".py"),
     recognise=_recognise,

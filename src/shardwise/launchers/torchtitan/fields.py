@@ -14,6 +14,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.launchers.launch import Item, LaunchPlan, captured_graphs, origins_of
+from shardwise.launchers.stacks import STACKS
 from shardwise.launchers.torchtitan.models import (
     LONGEST_SEQUENCES,
     PYTHON_RELEASE,
@@ -244,7 +245,7 @@ def _whole(options: Mapping[str, OptionValue], name: str, source: str) -> int:
     return value
 
 
-COMPILED_STACK, EAGER_STACK = "torchtitan-2025", "torchtitan-eager"
+COMPILED_STACK, EAGER_STACK = STACKS["torchtitan"], "torchtitan-eager"
 CHUNKED_LOSS = "ChunkedLossWrapper.Config"
 """The option `loss` where the head and the loss run in chunks; v0.2.2 has no such option."""
 _PREFIX = "parallelism."

@@ -9,7 +9,6 @@ runs: `{tp}`, `{m.name}`, `{s.accelerator.name}`, `{stack.name}`.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any, cast
@@ -21,6 +20,7 @@ from shardwise.config.capabilities import Reported
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.records import dataclass
 
 Test = Callable[[Model, System, Table], Bools]
 Text = Callable[[Model, System, Table], str]

@@ -12,7 +12,6 @@ schedules.py; commit d98e8a64 of 2026-08-22), torchtitan (b5bcd76c of 2026-08-21
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -67,6 +66,7 @@ from shardwise.parallel.constraints.degrees import is_latent
 from shardwise.parallel.constraints.network import wrong_degrees
 from shardwise.parallel.constraints.options import absent_parts
 from shardwise.parallel.placement import fixed_tiers, place
+from shardwise.records import replace
 
 _NORMS = RecomputePart.bits(("attention_norm", "mlp_norm"))
 _GROUPED = RecomputePart.bits(("activation",))

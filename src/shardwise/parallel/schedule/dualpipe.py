@@ -1,7 +1,6 @@
 """Closed form of DualPipe."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ from shardwise.parallel.schedule.longest_path import (
     towards_last,
 )
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution
+from shardwise.records import dataclass
 
 
 def dualpipe(pipelines: Pipelines) -> Solution:

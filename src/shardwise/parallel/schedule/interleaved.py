@@ -1,6 +1,5 @@
 """Closed form of interleaved 1F1B."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ from shardwise.parallel.schedule.longest_path import (
     towards_last,
 )
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
+from shardwise.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,13 @@ them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.records import dataclass
 
 # Stands for a path that does not exist: shorter than any other one, and finite.
 NEVER = -1e30

@@ -1,12 +1,12 @@
 """Input and output of the closed forms: many pipelines as columns."""
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.parallel.schedule.longest_path import TOLERANCE, Passes, Ranks
+from shardwise.records import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)

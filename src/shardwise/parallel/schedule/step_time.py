@@ -1,7 +1,6 @@
 """Time of a step by the closed form of each row's schedule."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from shardwise.parallel.schedule.interleaved import interleaved
 from shardwise.parallel.schedule.longest_path import TOLERANCE, ranks_sampled
 from shardwise.parallel.schedule.pipelines import Pipelines, Solution, Times
 from shardwise.parallel.schedule.zero_bubble import zb_h1, zb_v
+from shardwise.records import dataclass, replace
 
 Solver = Callable[[Pipelines], Solution]
 

@@ -18,20 +18,19 @@ leave out less.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Floats, Ints, gather
+from shardwise.arrays import Bools, Column, Floats, Ints, gather, joined
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import OperationInputs, known_totals
 from shardwise.cost.links import Links, dispatch_processor_share
-from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
+from shardwise.distinct import FEW_ROWS, Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
@@ -54,6 +53,7 @@ from shardwise.planning.search.scan import (
     least_excess,
     merged,
 )
+from shardwise.records import dataclass, field, replace
 
 # Conversion between step times and scores: far more than their last digits.
 _ROUNDING = 1e-12
@@ -277,10 +277,37 @@ class OptionBounds:
 
 
 def option_bounds(
-    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
+    query: SearchQuery, pairs: Pairs, legality: Legality, inputs: "_PassInputs | None" = None
 ) -> OptionBounds:
-    """Bound the step of each layout with each group of options that costs the same."""
-    model, system, layouts, options = query.model, query.system, pairs.layouts, pairs.options
+    """Bound the step of each layout with each group of options that costs the same.
+
+    Parameters
+    ----------
+    inputs
+        `_pass_inputs`; None: those with communication.
+    """
+    layouts, options = pairs.layouts, pairs.options
+    found, operations, kernels = inputs or _pass_inputs(query, pairs, legality)
+    passes = _least_passes(query.model, operations, kernels, found.values)
+    member = np.unique(found.option_group, return_index=True)[1]
+    return OptionBounds(
+        system=query.system,
+        layouts=layouts,
+        stages=distinct_stage_groups(query.model, layouts),
+        passes=passes,
+        pairs=found,
+        step_overhead_s=options.by_stack(lambda stack: stack.step_overhead)[member],
+        step_wait_s=options.by_stack(lambda stack: stack.step_wait)[member],
+        straggler_per_doubling=options.by_stack(lambda stack: stack.straggler_per_doubling)[member],
+        recomputes_some=bool(options.recomputes_some.any()),
+    )
+
+
+def _pass_inputs(
+    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
+) -> "_PassInputs":
+    """What decides the time of a pass: of pairs of groups; operations; the row of these of each."""
+    model, system = query.model, query.system
     operations = pairs.evaluate(lambda table, _: OperationInputs.of(model, system, table), legality)
 
     def costs(table: Table, extents: Extents) -> "_PassCosts":
@@ -300,19 +327,16 @@ def option_bounds(
 
     found = pairs.evaluate(costs, legality)
     kernels = operations.at(found.layouts, found.options)
-    passes = _least_passes(model, operations.values, kernels, found.values)
-    member = np.unique(found.option_group, return_index=True)[1]
-    return OptionBounds(
-        system=system,
-        layouts=layouts,
-        stages=distinct_stage_groups(model, layouts),
-        passes=passes,
-        pairs=found,
-        step_overhead_s=options.by_stack(lambda stack: stack.step_overhead)[member],
-        step_wait_s=options.by_stack(lambda stack: stack.step_wait)[member],
-        straggler_per_doubling=options.by_stack(lambda stack: stack.straggler_per_doubling)[member],
-        recomputes_some=bool(options.recomputes_some.any()),
-    )
+    return found, operations.values, kernels
+
+
+def _add_up(query: SearchQuery, several: Sequence[OperationInputs]) -> None:
+    """Add up and save the kernels of boxes: together they take as long as those of one."""
+    every = joined(several)
+    count = 0 if every is None else every.sizes.head_copy.size
+    if every is not None and count <= FEW_ROWS:
+        links = Links.silent(query.system, count)
+        known_totals(query.model, every, replace(links, kernels=np.arange(count)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +347,9 @@ class _PassCosts:
     training: Bools
     overlaps_experts: Bools
     overlap_processors: Floats
+
+
+_PassInputs = tuple[PairValues[_PassCosts], OperationInputs, Ints]
 
 
 def _least_passes(
@@ -374,20 +401,29 @@ class LayoutBounds:
     """Candidates that obey the rules, and the others by reason."""
 
     @classmethod
-    def of(cls, query: SearchQuery, box: Box) -> "LayoutBounds":
-        """Check the rules of all candidates of a box, and bound its layouts."""
-        pairs = placed_pairs(query.system, box)
-        legality = pairs.legality(query.model, query.system)
-        legal, rejected = legality.counts()
-        found = option_bounds(query, pairs, legality, communicates=False)
-        counted = Findings.empty(len(query.axes))
-        return cls(
-            box=box,
-            legality=legality,
-            bound_s=found.least(),
-            group=found.pairs.layout_group,
-            findings=replace(counted, evaluated=legal, rejected=rejected),
-        )
+    def of_each(cls, query: SearchQuery, boxes: Sequence[Box]) -> list["LayoutBounds"]:
+        """Check the rules of all candidates of boxes, and bound their layouts."""
+        every, inputs = [], []
+        for box in boxes:
+            pairs = placed_pairs(query.system, box)
+            every.append((pairs, pairs.legality(query.model, query.system)))
+            inputs.append(_pass_inputs(query, *every[-1], communicates=False))
+        if len(boxes) > 1:
+            _add_up(query, [operations for _, operations, _ in inputs])
+        found, counted = [], Findings.empty(len(query.axes))
+        for box, (pairs, legality), read in zip(boxes, every, inputs, strict=True):
+            legal, rejected = legality.counts()
+            bounds = option_bounds(query, pairs, legality, read)
+            found.append(
+                cls(
+                    box=box,
+                    legality=legality,
+                    bound_s=bounds.least(),
+                    group=bounds.pairs.layout_group,
+                    findings=replace(counted, evaluated=legal, rejected=rejected),
+                )
+            )
+        return found
 
     def pieces(self) -> Iterator[tuple[Box, Legality, Floats]]:
         """Cut the box into pieces of work; a small one of promising layouts comes first.

@@ -7,7 +7,6 @@ field without effect keeps one value, the first that is legal, so that no strate
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -37,6 +36,7 @@ from shardwise.parallel.effects import (
 )
 from shardwise.planning.search.layouts import groups_without, layouts_of
 from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.records import dataclass, replace
 
 _BATCH_RULE = next(n for n, rule in enumerate(CONSTRAINTS) if rule.reason == "batch")
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))

@@ -7,7 +7,6 @@ it. Fields that follow from others or have no effect do not count.
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
@@ -61,6 +60,7 @@ from shardwise.planning.search.results import (
 )
 from shardwise.planning.search.scan import Evaluated, Findings, merged, scan
 from shardwise.planning.search.space import SPACE_FIELDS, SPLIT_FIELDS, Space
+from shardwise.records import dataclass, replace
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")

@@ -9,7 +9,6 @@ slower tiers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, isqrt, prod
@@ -35,6 +34,7 @@ from shardwise.parallel.constraints.software import SOFTWARE_LAYOUT_CONSTRAINT
 from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.parallel.placement import fixed_tiers, place
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
+from shardwise.records import dataclass, replace
 
 NETWORK_FIELDS = ("placement", "extents", *TIER_FIELDS)
 NETWORK_RULES = tuple(r for r in CONSTRAINTS if "tier" in r.reason or r.field == "extents")

@@ -8,7 +8,6 @@ are evaluated. Nobody lists the columns: views record what a formula reads, by s
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
@@ -24,6 +23,7 @@ from shardwise.distinct import Distinct, code_of, distinct_rows
 from shardwise.parallel.constraints import CONSTRAINTS, Constraint
 from shardwise.parallel.constraints.constraint import Test
 from shardwise.parallel.placement import Extents
+from shardwise.records import dataclass, fields, replace
 
 T = TypeVar("T")
 

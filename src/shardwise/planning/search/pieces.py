@@ -5,7 +5,6 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ from shardwise.planning.search.scan import (
 )
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
+from shardwise.records import dataclass, replace
 
 PIECE_ROWS = 1 << 16
 """Layouts x options in a piece of work: enough to be worth sending to a process."""
@@ -193,7 +193,7 @@ class Work:
                 scanned.add(scale, replace(counted, evaluated=legal, rejected=rejected))
                 sizes.append(len(box))
                 yield box, scanned.start(scale, legality, counts=True)
-            every = [LayoutBounds.of(self.query, box) for box in left]
+            every = LayoutBounds.of_each(self.query, left)
             for bounds in sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf))):
                 scanned.add(scale, bounds.findings)
                 for piece, legality, bound_s in bounds.pieces():

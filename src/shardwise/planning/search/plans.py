@@ -9,7 +9,6 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import isnan
 
@@ -67,6 +66,7 @@ from shardwise.planning.search.scan import Evaluated, Findings, Timed, scan
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.records import dataclass, fields, replace
 
 VARIANT_SHARE = 0.005
 """Strategies of one layout whose scores differ by less are variants. It is a twelfth of what

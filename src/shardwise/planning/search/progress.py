@@ -1,13 +1,13 @@
 """Progress of a search: how far it is, and the best plan so far."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.config.strategy import Strategy
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.ranking import Ranked
+from shardwise.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from shardwise.planning.search.described import Described
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
 from shardwise.planning.search.robust import PRODUCTS, RobustRanking
 from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.records import dataclass, replace
 from shardwise.units import parse_memory, readable
 
 # Each of the best is estimated in full; `save` writes all of them.

@@ -6,7 +6,6 @@ evaluated, and no option is on without a benefit.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +20,7 @@ from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import InputError, check_word
 from shardwise.planning.search.candidates import Box
+from shardwise.records import dataclass, fields
 
 _HOUR_S = 3600.0
 

@@ -7,7 +7,6 @@ the stack takes a list of layers, and the plan still fits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -36,6 +35,7 @@ from shardwise.planning.search.plans import VARIANT_SHARE, RankedLine, settings_
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranking
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
+from shardwise.records import dataclass
 
 _IN_ORDER = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 # The critical stage is found to this share of its time, in so many branches more

@@ -15,7 +15,6 @@ of step times bound scores, and the best by score are found with certainty.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from shardwise.distinct import distinct_rows
 from shardwise.estimator import ideal_step_time
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.ranking import Ranking
+from shardwise.records import dataclass, replace
 
 CLAIM = 1.15
 """A plan with more than this times the highest measured MFU says so in its first line."""

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -49,6 +48,7 @@ from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
+from shardwise.records import dataclass, replace
 
 _log = logging.getLogger("shardwise.search")
 

@@ -8,7 +8,6 @@ step, each among what the one before leaves.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -47,6 +46,7 @@ from shardwise.planning.search.ranking import (
     top,
     top_with_keys,
 )
+from shardwise.records import dataclass, replace
 
 MEMORY, SECOND_MEMORY = "memory", "second_memory"
 """Reasons why a legal candidate is not feasible: the memory tier that is too small."""
@@ -281,6 +281,7 @@ class MemoryEvaluator:
         columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
         distinct, holding_of = distinct_rows(columns)
         choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+        loaded = fit.loaded(model, legal)
         return cls(
             _model=model,
             _system=system,
@@ -288,7 +289,7 @@ class MemoryEvaluator:
             _rows=rows if positions is None else positions[rows],
             _table=legal,
             _legal=broken[:, rows] < 0,
-            _bytes=stored_bytes(model, legal),
+            _bytes=stored_bytes(model, legal, also=None if loaded is legal else loaded),
             _stages=distinct_stage_groups(model, legal),
             _holdings=legal.with_choices(choices),
             _holding_of=holding_of,

@@ -10,7 +10,6 @@ memory. Only numbers with such degrees are evaluated.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby, islice, product
 from typing import Any
@@ -49,6 +48,7 @@ from shardwise.planning.search.scan import (
     memory_of_each,
 )
 from shardwise.planning.search.space import Space
+from shardwise.records import dataclass, replace
 from shardwise.units import counted, readable
 
 PIECE_ROWS = 1 << 16

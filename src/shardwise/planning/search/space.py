@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
@@ -415,13 +415,7 @@ class Space(_Values):
 
     def _recomputes(self, model: Model, system: System, parts: tuple[RecomputePart, ...]) -> bool:
         """Whether some stack recomputes these parts of a model."""
-        fields = {"dp": 1, "gbs": 1, "seq_len": 1, "recompute": "selective"}
-        for stack in self.stacks(system):
-            own = {**fields, "recompute_parts": [parts], "stack": stack}
-            faults = illegal_faults(model, system, Table.of(model, own))
-            if all(fault.field != "recompute_parts" for fault in faults.values()):
-                return True
-        return False
+        return any(_recomputes(model, system, stack, parts) for stack in self.stacks(system))
 
     def _splits_experts(self, system: System) -> bool:
         """Whether some stack splits experts as tensor parallelism splits the other layers."""
@@ -513,11 +507,20 @@ class Space(_Values):
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""
-        return tuple(self.stack_of(one, system) for one in self.stack or (system.stack,))
+        at = id(system)
+        if at not in self._known_stacks:
+            found = tuple(self.stack_of(one, system) for one in self.stack or (system.stack,))
+            self._known_stacks[at] = system, found
+        return self._known_stacks[at][1]
 
     def stack_of(self, one: Any, system: System) -> Stack:
         """Return a stack of the space, of described software the most probable one."""
         return stack_on(one, system, stated={"gpus": 1} if self.gpus == (1,) else {})
+
+    @cached_property
+    def _known_stacks(self) -> dict[int, tuple[System, tuple[Stack, ...]]]:
+        """Stacks by the identity of a system, which stays alive with them."""
+        return {}
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Return the values of a field to try, in order; None for all that divide what they split.
@@ -590,6 +593,17 @@ def _tries_one_of(space: Space, field: str, values: Values, stack: Stack, system
     tried = space.values(field, system)
     own = {value: getattr(stack, field, value) for value in (None, "stack")}
     return tried is None or any(is_among(own.get(value, value), values) for value in tried)
+
+
+@lru_cache(256)
+def _recomputes(
+    model: Model, system: System, stack: Stack, parts: tuple[RecomputePart, ...]
+) -> bool:
+    """Whether a stack recomputes these parts of a model."""
+    fields = {"dp": 1, "gbs": 1, "seq_len": 1, "recompute": "selective", "stack": stack}
+    row = Table.of(model, fields | {"recompute_parts": [parts]})
+    faults = illegal_faults(model, system, row).values()
+    return all(fault.field != "recompute_parts" for fault in faults)
 
 
 def _is_left_to_stacks(field: str) -> bool:

@@ -15,7 +15,6 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +52,7 @@ from shardwise.planning.search.scan import (
     Findings,
     Timed,
 )
+from shardwise.records import dataclass, fields
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 
 from shardwise._version import __version__
 from shardwise.errors import Fault, InputError, check_word
+from shardwise.records import dataclass
 
 BACKENDS = ("loky", "ray", "dask")
 # Processes of one computer or cluster; joblib counts them in C.
