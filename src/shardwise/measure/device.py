@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -55,7 +55,7 @@ class Device:
         for dtype in ("fp32", "bf16"):
             x = self.randn(_PROBE, _PROBE, dtype=dtype)
             x @ x
-            times.append(self.host_s(lambda x=x: x @ x, 3))
+            times.append(self.host_s(partial(self.torch.matmul, x, x), 3))
         return times[1] / times[0]
 
     def dtype(self, name: str) -> Any:
