@@ -298,8 +298,8 @@ class Unsharded:
     From ZeRO 2 on these are the gradients of the component, from ZeRO 3 on also its weights and
     those of the prefetched layers. A tied head reads the embedding table. Where embedding and head
     are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the gradient of a
-    head that is trained follows in the type of the weights. DeepSpeed leaves weights gathered that are used
-    again soon: at the end of forward the last ones, which backward uses first.
+    head that is trained follows in the type of the weights. DeepSpeed leaves weights gathered that
+    are used again soon: at the end of forward the last ones, which backward uses first.
     """
 
     layer: Floats
