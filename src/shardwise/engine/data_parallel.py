@@ -218,7 +218,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
         return (
-            moved(part.parameters, part.quantized_parameters),
+            moved(part.parameters - part.persistent, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 
