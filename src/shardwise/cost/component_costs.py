@@ -21,7 +21,7 @@ from shardwise.arrays import (
     joined,
     total,
 )
-from shardwise.config.enums import ZERO_WEIGHTS, Recompute
+from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -479,11 +479,10 @@ _PERSISTENT_WIDTHS = 10
 
 
 def _persistence(model: Model, table: Table) -> Floats:
-    """Largest tensors that ZeRO-3 leaves gathered [elements]; 0 without ZeRO-3."""
+    """Largest tensors that ZeRO-3 leaves gathered [elements]."""
     size = table.by_stack(lambda stack: stack.persistence_threshold)
     by_width = table.by_stack(lambda stack: stack.buckets_by_width) & (size > 0)
-    size = np.where(by_width, _PERSISTENT_WIDTHS * model.hidden, size)
-    return np.where((table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard, size, 0.0)
+    return np.where(by_width, _PERSISTENT_WIDTHS * model.hidden, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.step import Step
-from shardwise.engine.zero import reduced_bytes, updated_weights
+from shardwise.engine.zero import reduced_bytes, releases, updated_weights
 from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
@@ -215,10 +215,12 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     ]
     shard = [shard_extents(table, members) for members in (step.extents.replicas, step.extents.edp)]
 
+    stays = releases(table)  # small tensors, where others are released
+
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
         return (
-            moved(part.parameters - part.persistent, part.quantized_parameters),
+            moved(part.parameters - stays * part.persistent, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 

@@ -206,7 +206,7 @@ def stage_memory(
     return StageMemory(
         stored=ends.weights(shares, released)
         + here.here
-        + gathered * costs.element_bytes
+        + np.where(released, gathered * costs.element_bytes, 0.0)
         + np.where(on_host, 0.0, of_reference),
         gradients=peak.gradients,
         state=here_state,
