@@ -549,8 +549,9 @@ def bytes_of_layer(
     kinds = np.where(training, again, FORWARD_ONLY)
     walked = _walked(storage, kinds, checkpoint, movable, captured)
     persistent = np.zeros(training.shape)
-    for tensor, weights in storage.small if persistence is not None else ():
-        persistent = persistent + np.where(tensor <= persistence, weights, 0.0)
+    if persistence is not None:
+        for tensor, weights in storage.small:
+            persistent = persistent + np.where(tensor <= persistence, weights, 0.0)
     return LayerBytes(
         persistent=persistent,
         parameters=storage.parameters,

@@ -215,12 +215,10 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     ]
     shard = [shard_extents(table, members) for members in (step.extents.replicas, step.extents.edp)]
 
-    stays = releases(table)  # small tensors, where others are released
-
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
         return (
-            moved(part.parameters - stays * part.persistent, part.quantized_parameters),
+            moved(part.parameters - releases(table) * part.persistent, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 
