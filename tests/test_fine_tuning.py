@@ -182,9 +182,10 @@ def test_rows_have_short_words_too() -> None:
 
 # unsloth.ai/blog/llama3-3 (2024-12) and docs.unsloth.ai/basics/unsloth-benchmarks: longest
 # sequences of QLoRA of rank 32 on all linear layers by memory in GiB, with Hugging Face and
-# FlashAttention 2, which PEFT prepares with fp32 norms, and with Unsloth. Not met: Hugging Face on
-# 12 GB (932, predicted 1,120), Unsloth on 8 GB (2,972, does not fit) and 70B on 48 GB (12,106,
-# predicted 6,220).
+# FlashAttention 2, which PEFT prepares with fp32 norms, and with Unsloth. All lengths of a model
+# are on one line (404.7 and 4,719 tokens per GiB), so those on the smallest cards continue it.
+# There few GiB are left to tokens, and lengths are wrong where memory is right: see `SMALL`. Not
+# met: Unsloth on 8 GB, which needs 9.2 GiB.
 HF = {"base": "huggingface-2024", "name": "prepared", "fp32_checkpoints": True}
 OF_HF = ((16, 2551), (24, 5789), (40, 12264), (48, 15502), (80, 28454))
 OF_UNSLOTH = ((12, 21848), (16, 40724), (24, 78475), (40, 153977), (48, 191728), (80, 342733))
@@ -194,6 +195,22 @@ LENGTHS = [
     *(("llama3-8b", size, tokens, "unsloth-2025", 0.2) for size, tokens in OF_UNSLOTH),
     ("llama3-70b", 80, 89389, "unsloth-2025", 0.2),
 ]
+
+
+SMALL = [
+    ("llama3-8b", 12, 932, HF, "adamw"),
+    ("llama3-70b", 48, 12106, "unsloth-2025", "adamw-8bit"),
+]
+
+
+@each_row(("model", "size", "tokens", "stack", "optimizer"), SMALL)
+def test_memory_at_published_lengths(
+    model: str, size: int, tokens: int, stack: Any, optimizer: str
+) -> None:
+    """Within 5 % of the card, where the longest sequence is not within its tolerance."""
+    case = {"finetune": "qlora", "lora_rank": 32, "stack": stack, "zero": 0, "optimizer": optimizer}
+    found = estimate(model, "a100-80gb-sxm", Strategy(**case, seq_len=tokens)).memory_bytes
+    assert abs(found.reserved / 2**30 / size - 1) < 0.05, found.reserved / 2**30
 
 
 @each_row(("model", "size", "tokens", "stack", "within"), LENGTHS)

@@ -14,7 +14,18 @@ PACKAGE = Path(shardwise.__file__).parent
 # From the bottom up; a module imports from its own row and the rows above it here. `__init__` names
 # where the public names live, of the packages around the core, too.
 LAYERS = [
-    ["_version", "errors", "registry", "catalog", "arrays", "distinct", "frozen", "records", "shown", "units"],
+    [
+        "_version",
+        "errors",
+        "registry",
+        "catalog",
+        "arrays",
+        "distinct",
+        "frozen",
+        "records",
+        "shown",
+        "units",
+    ],
     ["config"],
     ["ops"],
     ["parallel"],

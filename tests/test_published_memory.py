@@ -29,7 +29,11 @@ FLAGS = [
 
 @each_row(("row", "published", "fields"), FLAGS)
 def test_flags_of_torchtune(row: str, published: float, fields: dict[str, Any]) -> None:
-    """Within 10 %. The row with 8-bit AdamW is not met: 17.6 GiB, predicted 15.2."""
+    """Within 10 %. The row with 8-bit AdamW is not met: 17.6 GiB, predicted 15.2.
+
+    torchao's AdamW8bit, which torchtune's guide to memory names first, updates a tensor in fp32: of
+    the embedding, which is the head too, each copy of weights, gradient or a moment is 1.47 GiB.
+    """
     found = (
         estimate("llama3.2-3b", "a100-80gb-sxm", **ONE_A100 | PACKED | fields).memory_bytes.total
         / GIB
@@ -37,9 +41,7 @@ def test_flags_of_torchtune(row: str, published: float, fields: dict[str, Any]) 
     assert abs(found / published - 1) < 0.1, (row, found)
 
 
-# The same README, "Memory and training speed": two packed rows of 2,048 tokens. Not met: full
-# fine-tuning of 8B on an A6000 (37.4, predicted 33.3), and the rows of eight A100: 70B full with
-# offload (13.9, predicted 18.0), 70B LoRA (27.6, 32.0), 405B QLoRA (41.7, 60.9). The card of 48 GB
+# The same README, "Memory and training speed": two packed rows of 2,048 tokens. The card of 48 GB
 # has more than the one of 24 GB under the same recipe: its rows are without checkpoints.
 CARDS = [
     ("rtx-4090", 16.2, {"recompute": "full"}),
@@ -56,6 +58,42 @@ def test_cards_of_torchtune(system: str, published: float, fields: dict[str, Any
     assert abs(found / published - 1) < 0.1, (system, found)
 
 
+@each_row(
+    ("system", "published", "recompute"), [("rtx-4090", 18.9, "full"), ("rtx-a6000", 37.4, "none")]
+)
+def test_paged_state_of_torchtune(system: str, published: float, recompute: str) -> None:
+    """Full fine-tuning of 8B with PagedAdamW8bit and the update in backward, within 10 %.
+
+    Its state is memory that CUDA manages (bitsandbytes functional.py, get_paged), which statistics
+    of PyTorch's allocator, and so the table, leave out.
+    """
+    case = {**ONE_A100, "seq_len": 2048, "recompute": recompute, "optimizer": "adamw-8bit"}
+    memory = estimate("llama3-8b", system, **case | {"stack": IN_BACKWARD}).memory_bytes
+    found = (memory.total - memory.optimizer) / GIB
+    assert abs(found / published - 1) < 0.1, (system, found)
+
+
+# 70B_full.yaml shards embedding and head apart (custom_sharded_layers) and offloads the rest;
+# 70B_lora.yaml leaves both to FSDP's root (pytorch/torchtune 30b8519e, of the table). Not met:
+# 405B QLoRA, 44.8 GB = 41.7 GiB. Of that, the shards are 25.2 GiB, and checkpoints of the two rows
+# that the table states 15.8 GiB, so that nothing is left to gather a layer; one row, as in
+# 405B_qlora.yaml, is predicted with 48.3 GiB, of which 7.8 are the embedding and the head.
+APART = {"base": TUNE, "whole_ends": False}
+EIGHT = [
+    (13.9, {"offload_weights": True, "offload_optimizer": True, "stack": APART}),
+    (27.6, {"lora_rank": 16}),
+]
+
+
+@each_row(("published", "fields"), EIGHT)
+def test_eight_accelerators_of_torchtune(published: float, fields: dict[str, Any]) -> None:
+    """Llama 3.1 70B on eight A100, within 10 %."""
+    case = {"gpus": 8, "mbs": 2, "gbs": 16, "zero": 3, "seq_len": 2048, "recompute": "full"}
+    case |= {"stack": TUNE}
+    found = estimate("llama3-70b", "a100-80gb-sxm", **case | fields).memory_bytes.total / GIB
+    assert abs(found / published - 1) < 0.1, found
+
+
 # Wiki of hiyouga/LLaMA-Factory, "Performance comparison" (2024-04): QLoRA of rank 8 on all linear
 # layers of Llama 2 7B on one A100 of 40 GB, FlashAttention 2, one sequence; memory of the process
 # in full GB. Its rows of Unsloth are of a release with whole logits, which has no stack.
@@ -64,7 +102,11 @@ LENGTHS = [(2048, 7), (4096, 9), (8192, 12), (16384, 19), (32768, 32)]
 
 @each_row(("seq_len", "published"), LENGTHS)
 def test_lengths_of_llama_factory(seq_len: int, published: int) -> None:
-    """Within 10 % and the rounding; 1,024 tokens are not met: 6 GB, predicted 7.2."""
+    """Within 10 % and the rounding; 1,024 tokens are not met: 6 GB, predicted 7.2.
+
+    Of these, 2 GiB are the runtime. Steps of few tokens on one A100 in QwenLM/Qwen's table of
+    memory need more than is predicted with as much.
+    """
     case = {"finetune": "qlora", "lora_rank": 8, "gbs": 4, "zero": 0, "stack": "llama-factory-2024"}
     found = estimate("llama2-7b", "a100-40gb-sxm", seq_len=seq_len, **case).memory_bytes.reserved
     assert abs(found / GIB - published) < 0.1 * published + 0.5, (seq_len, found / GIB)

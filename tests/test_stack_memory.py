@@ -131,6 +131,25 @@ def test_embedding_and_head_gathered_as_one() -> None:
     assert _same_memory({"whole_ends": True}, zero=2)
 
 
+@each_row(
+    ("threshold", "adapters", "weights"),
+    [
+        (63, {}, 0),
+        (64, {}, 9 * 64),  # one norm of each block, and the last
+        # A of three products with 64 inputs, and B of two with 64 outputs.
+        (64, {"lora_rank": 1}, 9 * 64 + 4 * (3 + 2) * 64),
+    ],
+)
+def test_small_tensors_stay_gathered(threshold: int, adapters: Any, weights: int) -> None:
+    """In 2 bytes next to the shards of ZeRO-3; ZeRO-2 gathers nothing layer by layer."""
+    llama = samples.llama()
+    fields: dict[str, Any] = {"zero": 3} | adapters
+    bare = run({}, llama, **fields).memory_bytes.weights
+    small = run({"persistence_threshold": threshold}, llama, **fields).memory_bytes.weights
+    assert small - bare == 2 * weights
+    assert _same_memory({"persistence_threshold": threshold}, zero=2)
+
+
 def test_ends_gathered_as_one_at_the_loss() -> None:
     """There the head's weights are whole anyway: those of the embedding come in addition."""
     words = samples.llama(vocab=20_000)

@@ -130,7 +130,6 @@ INTEGRATION = {
     "wall_clock_breakdown": False,
 }
 BUCKETS = {"zero_optimization.allgather_bucket_size"}
-SMALL = {"zero_optimization.stage3_param_persistence_threshold"}
 PIECES = "train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 4"
 HOST = {"offload_weights": True, "offload_optimizer": True}
 
@@ -147,7 +146,9 @@ def bucket(size: float, **more: float) -> dict[str, Any]:
 
 
 WIDTH = 4096
-AUTO_BUCKETS = bucket(WIDTH**2, prefetch_bucket_size=int(0.9 * WIDTH**2))
+AUTO_BUCKETS = bucket(
+    WIDTH**2, prefetch_bucket_size=int(0.9 * WIDTH**2), persistence_threshold=10 * WIDTH
+)
 
 
 @each_row(
@@ -182,9 +183,9 @@ AUTO_BUCKETS = bucket(WIDTH**2, prefetch_bucket_size=int(0.9 * WIDTH**2))
                 "fsdp_prefetch": 0,
                 "fsdp_reshard": True,
                 **HOST,
-                **bucket(0, sub_group_size=10**14),
+                **bucket(0, sub_group_size=10**14, persistence_threshold=0),
             },
-            SMALL,
+            set(),
         ),
         (
             AUTOEP,

@@ -124,7 +124,11 @@ def test_weights_stay_gathered_where_both_limits_allow(
             {"buckets_by_width": True},
             1,
             "auto",
-            {"reduce_bucket_size": 4096**2, "prefetch_bucket_size": int(0.9 * 4096**2)},
+            {
+                "reduce_bucket_size": 4096**2,
+                "prefetch_bucket_size": int(0.9 * 4096**2),
+                "persistence_threshold": 40960,
+            },
         ),
     ],
 )

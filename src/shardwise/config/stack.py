@@ -263,9 +263,13 @@ class Stack(Sourced):
     prefetch_bucket_size: Size = 0.0
     """Weights that ZeRO-3 gathers in advance with `fsdp_prefetch` 1 [elements] (DeepSpeed's
     stage3_prefetch_bucket_size); 0: a layer."""
+    persistence_threshold: Size = 0.0
+    """Tensors of up to so many weights stay gathered in ZeRO-3 [elements] (DeepSpeed's
+    stage3_param_persistence_threshold): norms, biases, matrices of adapters; 0: none."""
     buckets_by_width: bool = False
-    """Whether buckets of reduction and of prefetch have h^2 and 0.9 h^2 elements, with h the width
-    of the model: what the Trainer of transformers fills in for `auto` in a file of DeepSpeed."""
+    """Whether buckets of reduction and of prefetch have h^2 and 0.9 h^2 elements and the largest
+    tensors that stay gathered 10 h, with h the width of the model: what the Trainer of transformers
+    fills in for `auto` in a file of DeepSpeed."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2, and of ZeRO-3 where it has sub-groups, first
     copies the gradients of a rank into one flat buffer of their type (DeepSpeed, InternEvo)."""

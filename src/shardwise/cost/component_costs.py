@@ -463,6 +463,8 @@ class _StorageChoices:
     offload_parts: Ints
     captured: Ints
     """Modules whose CUDA graphs need memory of their own, as bits of `GraphScope`."""
+    persistence: Floats
+    """Largest tensors that ZeRO-3 leaves gathered [elements]."""
 
     @classmethod
     def of(cls, model: Model, work: RankWork, table: Table, kernels: Ints) -> "_StorageChoices":
@@ -483,7 +485,20 @@ class _StorageChoices:
             optimizer=table.optimizer,
             offload_parts=table.offload_parts,
             captured=table.own_graph_pools,
+            persistence=_persistence(model, table),
         )
+
+
+# Widths that the Trainer of transformers fills in for `auto` (transformers 4.38 to 5.24,
+# integrations/deepspeed.py).
+_PERSISTENT_WIDTHS = 10
+
+
+def _persistence(model: Model, table: Table) -> Floats:
+    """Largest tensors that ZeRO-3 leaves gathered [elements]."""
+    size = table.by_stack(lambda stack: stack.persistence_threshold)
+    by_width = table.by_stack(lambda stack: stack.buckets_by_width) & (size > 0)
+    return np.where(by_width, _PERSISTENT_WIDTHS * model.hidden, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -649,11 +664,13 @@ def _component_bytes(
             recompute=recompute,
             movable=choices.offload_parts,
             captured=choices.captured,
+            persistence=choices.persistence,
         )
         return LayerCost(times=NO_TIMES, bytes=size)
 
     def end(part: LayerStorage) -> LayerCost:
-        return LayerCost(times=NO_TIMES, bytes=bytes_of_layer(part, training=training))
+        size = bytes_of_layer(part, training=training, persistence=choices.persistence)
+        return LayerCost(times=NO_TIMES, bytes=size)
 
     kinds = storage[1 : 1 + len(model.layers)]
     mtp = storage[-2] if model.mtp else None

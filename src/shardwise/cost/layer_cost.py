@@ -1,6 +1,6 @@
 """Times and bytes of a list of operations: one layer, the embedding or the head, on one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,6 +207,8 @@ class LayerBytes:
     trained: TrainedWeights
     """Those of `parameters` that have gradients."""
     expert_trained: TrainedWeights
+    persistent: Floats
+    """Those of `parameters` that ZeRO-3 leaves gathered [elements]."""
     saved_bytes: Floats
     """Activations saved for backward under the row's recompute [byte]."""
     movable_bytes: Floats
@@ -306,6 +308,8 @@ class LayerStorage:
     quantized_expert_parameters: Floats
     trained: TrainedWeights
     expert_trained: TrainedWeights
+    small: tuple[tuple[Floats, Floats], ...]
+    """Weights of norms and adapters: those of a tensor, and of all tensors of an operation."""
     steps: tuple[Step, ...]
     """Memory of each operation."""
     gradient_buffer_bytes: Floats
@@ -405,6 +409,7 @@ def layer_storage(operations: Sequence[Operation]) -> LayerStorage:
         quantized_expert_parameters=quantized(of_experts),
         trained=trained_weights(others, zero),
         expert_trained=trained_weights(of_experts, zero),
+        small=tuple(_small_tensors(others)),
         steps=tuple(map(step_of, operations)),
         gradient_buffer_bytes=_gradient_buffers(operations, zero),
         weighted=_weighted(operations, zero),
@@ -414,6 +419,23 @@ def layer_storage(operations: Sequence[Operation]) -> LayerStorage:
 def _weighted(operations: Sequence[Operation], zero: Floats) -> Floats:
     """Number of operations with weights; of experts that run one after another, of each."""
     return total([np.where(one.parameters > 0, one.host_calls, zero) for one in operations], zero)
+
+
+def _small_tensors(operations: Iterable[Operation]) -> Iterator[tuple[Floats, Floats]]:
+    """Weights of a tensor and of all tensors of norms and adapters; norms of one size are one."""
+    norms: list[tuple[Floats, Floats]] = []
+    for one in operations:
+        if "lora_" in one.name:
+            yield one.parameters / one.tensors, one.parameters
+        elif one.name.endswith("norm") and np.any(one.parameters):
+            same = next(
+                (i for i, n in enumerate(norms) if np.array_equal(n[0], one.parameters)), None
+            )
+            if same is None:
+                norms.append((one.parameters, one.parameters))
+            else:
+                norms[same] = norms[same][0], norms[same][1] + one.parameters
+    yield from norms
 
 
 def _segment(
@@ -519,6 +541,7 @@ def bytes_of_layer(
     recompute: RecomputedRows | None = None,
     movable: Ints | None = None,
     captured: Ints | None = None,
+    persistence: Floats | None = None,
 ) -> LayerBytes:
     """Weights and memory of a list of operations under each row's recompute.
 
@@ -535,12 +558,19 @@ def bytes_of_layer(
         Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
     captured
         Bits of `GraphScope` that CUDA graphs capture; shape (n,). None: nothing in all rows.
+    persistence
+        Largest tensors that ZeRO-3 leaves gathered [elements]; shape (n,). None: none.
     """
     again = np.zeros(training.shape, dtype=np.int64) if recompute is None else recompute.again
     checkpoint = np.zeros(training.shape) if recompute is None else recompute.checkpoint_bytes
     kinds = np.where(training, again, FORWARD_ONLY)
     walked = _walked(storage, kinds, checkpoint, movable, captured)
+    persistent = np.zeros(training.shape)
+    if persistence is not None:
+        for tensor, weights in storage.small:
+            persistent = persistent + np.where(tensor <= persistence, weights, 0.0)
     return LayerBytes(
+        persistent=persistent,
         parameters=storage.parameters,
         expert_parameters=storage.expert_parameters,
         quantized_parameters=storage.quantized_parameters,

@@ -14,7 +14,7 @@ from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.step import Step
-from shardwise.engine.zero import reduced_bytes, updated_weights
+from shardwise.engine.zero import reduced_bytes, releases, updated_weights
 from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
@@ -218,7 +218,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
         return (
-            moved(part.parameters, part.quantized_parameters),
+            moved(part.parameters - releases(table) * part.persistent, part.quantized_parameters),
             moved(part.expert_parameters, part.quantized_expert_parameters),
         )
 

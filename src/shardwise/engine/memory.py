@@ -200,10 +200,14 @@ def stage_memory(
         copies=copies,
         phase=phase,
     )
+    gathered = summed(costs, group.resident, lambda one: one.bytes.persistent)
     of_reference = _reference_copy(table, (ends, layers))
     on_host = table.references == Reference.COPY_HOST.code
     return StageMemory(
-        stored=ends.weights(shares, released) + here.here + np.where(on_host, 0.0, of_reference),
+        stored=ends.weights(shares, released)
+        + here.here
+        + np.where(released, gathered * costs.element_bytes, 0.0)
+        + np.where(on_host, 0.0, of_reference),
         gradients=peak.gradients,
         state=here_state,
         master=np.where(as_weights, masters, 0.0),

@@ -434,11 +434,13 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
         replace(
             _adding(down, Phase.INPUT_GRAD, count * batch * before * product.k, work),
             host_calls=np.where(own, count, 1.0),
+            tensors=count,
         ),
         replace(
             _adding(up, Phase.FORWARD, written, work),
             working_bytes=up.working_bytes + size,
             host_calls=np.where(own, 2 * count, 1.0),
+            tensors=count,
         ),
     ]
 

@@ -432,6 +432,8 @@ class Operation:
     """Those of them that are trained; None: all."""
     quantized_parameters: Floats | None = None
     """Those of them that products read quantized; None: none."""
+    tensors: Floats | float = 1.0
+    """Tensors of the same size that its weights are."""
     saved_bytes: Floats
     """Saved from forward to backward when nothing is recomputed [byte]."""
     working_bytes: Floats

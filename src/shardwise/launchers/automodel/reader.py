@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.automodel import options
 from shardwise.launchers.fine_tuning.engines import Engine
-from shardwise.launchers.fine_tuning.jobs import is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     Method,
     attention_of,
@@ -18,13 +18,14 @@ from shardwise.launchers.fine_tuning.reader import (
     Reading,
     Sizes,
     launch_of_reading,
+    leave_rest,
     read_model,
     reading_of,
     set_batching,
     type_named,
 )
 from shardwise.launchers.launch import LaunchText
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 from shardwise.launchers.stacks import STACKS
 
 NAME, TITLE, RELEASE = "automodel", "NeMo AutoModel", "0.5.0"
@@ -60,8 +61,7 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a configuration or a command, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top = reading.top
     _read_model(reading)
     engine = _engine(top)
@@ -73,16 +73,9 @@ def read(text: LaunchText) -> Launch:
     _length(reading)
     top.ignore("optimizer")
     reading.decided |= _DECIDED
+    known = options.NEUTRAL, options.COSTLY
     return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key="packed_sequence",
-        neutral=options.NEUTRAL,
-        costly=options.COSTLY,
+        reading, NAME, (method, engine, sizes), seq_key="packed_sequence", known=known
     )
 
 
@@ -125,8 +118,7 @@ def _engine(top: Section) -> Engine:
         fields["dp_replicas"] = replicas
     fields |= _recompute(section)
     _pipeline(section)
-    section.ignore(*options.DISTRIBUTED_NEUTRAL)
-    section.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(section, *options.DISTRIBUTED_NEUTRAL)
     return Engine(kind="fsdp", fields=fields, origins={"zero": Origin.DEFAULT})
 
 
@@ -152,8 +144,7 @@ def _pipeline(section: Section) -> None:
     )
     pipeline.leave_unread({}, "is not modeled", Effect.COST)
     moe = section.section("moe")
-    moe.ignore("wrap_outer_model", "ignore_router_for_ac", "reshard_after_forward")
-    moe.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(moe, "wrap_outer_model", "ignore_router_for_ac", "reshard_after_forward")
 
 
 def _sizes(reading: Reading, engine: Engine) -> Sizes:
@@ -188,8 +179,7 @@ def _sizes(reading: Reading, engine: Engine) -> Sizes:
             problem = f"must divide the {ranks} data-parallel ranks"
             reading.top.section("distributed").wrong("dp_replicate_size", problem)
         fields["dp_shard"] = max(ranks // replicas, 1)
-    steps.ignore(*options.STEP_NEUTRAL)
-    steps.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(steps, *options.STEP_NEUTRAL)
     return Sizes(micro_key="step_scheduler.local_batch_size", steps_key="", micro=micro, steps=1)
 
 
@@ -201,8 +191,7 @@ def _method(reading: Reading) -> Method:
     bits = top.section("quantization")
     four, eight = (flag_of(bits, f"load_in_{n}bit", default=False) for n in (4, 8))
     double = flag_of(bits, "bnb_4bit_use_double_quant", default=False)
-    bits.ignore("bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_quant_storage")
-    bits.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(bits, "bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_quant_storage")
     if not peft.data:
         return method
     method.rank, method.dora = peft.count("dim") or _RANK, flag_of(peft, "use_dora", default=False)
@@ -213,16 +202,14 @@ def _method(reading: Reading) -> Method:
         peft.ignore("target_modules")
     type_named(peft, "lora_dtype")
     method.base = ("nf4" if double else "nf4_single") if four else "int8" if eight else None
-    peft.ignore(*options.PEFT_NEUTRAL)
-    peft.leave_unread({}, "is not modeled", Effect.MODEL)
+    leave_rest(peft, *options.PEFT_NEUTRAL, effect=Effect.MODEL)
     return method
 
 
 def _types(top: Section, method: Method) -> dict[str, object]:
     """Weights in fp32 are updated themselves; in bf16 as the stack does, without masters."""
     model = top.section("model")
-    model.ignore(*options.MODEL_NEUTRAL)
-    model.leave_unread({}, "is not modeled", Effect.MODEL)
+    leave_rest(model, *options.MODEL_NEUTRAL, effect=Effect.MODEL)
     if method.loaded != "fp32" or method.rank is not None:
         return {}
     return {"weight_dtype": "fp32", "gradient_dtype": "fp32", "moment_dtype": "fp32"}
@@ -288,8 +275,7 @@ def _length(reading: Reading) -> None:
     top = reading.top
     packed, data = top.section("packed_sequence"), top.section("dataset")
     length = packed.count("packed_sequence_size", least=0)
-    packed.ignore("split_across_pack", "packing_strategy", "max_packs", "packing_ratio")
-    packed.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(packed, "split_across_pack", "packing_strategy", "max_packs", "packing_ratio")
     cut = data.data.get("seq_length") or data.data.get("seq_len") or data.data.get("max_seq_length")
     if length:
         reading.fields["seq_len"] = length

@@ -3,8 +3,8 @@
 from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch
 from shardwise.launchers.axolotl import options
-from shardwise.launchers.fine_tuning.engines import Engine, Given, engine_of
-from shardwise.launchers.fine_tuning.jobs import is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.engines import Engine
+from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     DEFAULT_TARGETS,
     NO_ROLLOUT,
@@ -18,14 +18,16 @@ from shardwise.launchers.fine_tuning.methods import (
 from shardwise.launchers.fine_tuning.reader import (
     Reading,
     Sizes,
+    engine_of_trainer,
     half_type,
     launch_of_reading,
+    read_fp8,
     read_model,
     reading_of,
     set_batching,
 )
 from shardwise.launchers.launch import LaunchText
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 from shardwise.launchers.trl.reader import DECIDED, common_fields
 
 NAME, TITLE, RELEASE = "axolotl", "axolotl", "0.18.0"
@@ -58,39 +60,23 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top = reading.top
     read_model(reading, "base_model")
     dtype = _type(top)
     sizes = _sizes(top)
-    gpus, model = reading.job.gpus, reading.model
-    given = Given(dtype=dtype, micro=sizes.micro, steps=sizes.steps, gpus=gpus, model=model)
-    engine = engine_of(reading.job, top, given, version=1)
+    engine = engine_of_trainer(reading, sizes, dtype, version=1)
     method = _method(reading, dtype)
     method.pure |= method.rank is None and dtype != "fp32" and engine.kind == "ddp"
     reading.fields |= _attention(top) | _recompute(reading) | _loss(top, method.task)
     reading.fields["optimizer"] = optimizer_of(top, "optimizer", "adamw_torch_fused")
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top) | _degrees(top, engine)
-    if top.flag("fp8", texts=True):
-        reading.fields["quantization"] = "fp8_tensor"
-    if top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
-        because = "is not modeled: shards of fp32 weights are gathered in 16 bits"
-        top.leave("fp8_enable_fsdp_float8_all_gather", because, Effect.COST)
+    read_fp8(reading)
     _data(reading)
     reading.decided |= {**DECIDED, **_DECIDED}
-    return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key=LENGTH,
-        neutral=options.NEUTRAL,
-        costly=options.COSTLY,
-    )
+    known = options.NEUTRAL, options.COSTLY
+    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known)
 
 
 _DECIDED = {

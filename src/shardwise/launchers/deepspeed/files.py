@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shardwise.config.enums import (
@@ -280,10 +280,15 @@ _BUFFERS = {
     "max_reuse_distance": "stage3_max_reuse_distance",
     "prefetch_bucket_size": _PREFETCH,
     "sub_group_size": "sub_group_size",
+    "persistence_threshold": "stage3_param_persistence_threshold",
 }
 """Sizes of ZeRO's buffers [elements] by fields of a stack."""
-_AUTO_SQUARES = {"reduce_bucket_size": 1.0, "prefetch_bucket_size": 0.9}
-"""Widths squared that the Trainer fills in for those that are auto."""
+_BY_WIDTH: Mapping[str, Callable[[int], float]] = {
+    "reduce_bucket_size": lambda width: width**2,
+    "prefetch_bucket_size": lambda width: 0.9 * width**2,
+    "persistence_threshold": lambda width: 10 * width,
+}
+"""What the Trainer fills in for those that are auto, by the width of the model."""
 
 
 def buffers(zero: Section, model: Model | None) -> Fields:
@@ -292,8 +297,8 @@ def buffers(zero: Section, model: Model | None) -> Fields:
     for field, key in _BUFFERS.items():
         if zero.data.get(key) == AUTO:
             zero.ignore(key)
-            squares = _AUTO_SQUARES.get(field)
-            size = int(squares * model.hidden**2) if model is not None and squares else None
+            by_width = _BY_WIDTH.get(field)
+            size = int(by_width(model.hidden)) if model is not None and by_width else None
         elif field == "prefetch_bucket_size" and _layers_ahead(zero, model) is not None:
             continue
         else:
@@ -305,7 +310,7 @@ def buffers(zero: Section, model: Model | None) -> Fields:
 
 def _ungathered(zero: Section) -> Fields:
     """Below stage 3 there is nothing to gather."""
-    zero.ignore(_PREFETCH, "stage3_max_live_parameters", "stage3_max_reuse_distance")
+    zero.ignore(*(key for key in _BUFFERS.values() if key.startswith("stage3")))
     return {}
 
 
@@ -524,8 +529,8 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
         zero["stage3_max_live_parameters"] = live
         zero["stage3_max_reuse_distance"] = live
     stack, usual = strategy.loaded_stack(), Stack.load(STACK)
-    for field in (*_AUTO_SQUARES, "sub_group_size"):
-        if stack.buckets_by_width and field in _AUTO_SQUARES:
+    for field in (*_BY_WIDTH, "sub_group_size"):
+        if stack.buckets_by_width and field in _BY_WIDTH:
             zero.setdefault(_BUFFERS[field], AUTO)
         elif getattr(stack, field) != getattr(usual, field):
             zero.setdefault(_BUFFERS[field], int(getattr(stack, field)))

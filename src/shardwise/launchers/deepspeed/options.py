@@ -51,7 +51,6 @@ ZERO_DEFAULTS: Mapping[str, object] = {
     "use_multi_rank_bucket_allreduce": True,
     "allgather_partitions": True,
     "allgather_bucket_size": 500_000_000,
-    "stage3_param_persistence_threshold": 100_000,
     "stage3_model_persistence_threshold": None,
     "stage3_use_all_reduce_for_fetch_params": False,
     "stage3_module_granularity_threshold": 0,

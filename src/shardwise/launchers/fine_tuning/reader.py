@@ -1,6 +1,6 @@
 """What is common to readers of fine-tuning files: model, types, batch, origins."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise import catalog
@@ -9,8 +9,14 @@ from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
 from shardwise.errors import InputError, refuse
-from shardwise.launchers.fine_tuning.engines import Engine
-from shardwise.launchers.fine_tuning.jobs import Job, check_variables, companion
+from shardwise.launchers.fine_tuning.engines import Engine, Given, engine_of
+from shardwise.launchers.fine_tuning.jobs import (
+    Job,
+    Settings,
+    check_variables,
+    companion,
+    read_job,
+)
 from shardwise.launchers.fine_tuning.methods import DTYPES, Method, flag_of
 from shardwise.launchers.fine_tuning.options import WHY
 from shardwise.launchers.launch import LaunchText, origins_of
@@ -41,10 +47,33 @@ class Reading:
     origins: dict[str, Origin] = field(default_factory=dict)
 
 
-def reading_of(text: LaunchText, job: Job, found: Found) -> Reading:
-    """Return a reading of the settings of a job; those that are null are not set."""
-    job.settings = {key: value for key, value in job.settings.items() if value is not None}
+def reading_of(
+    text: LaunchText,
+    starts: Sequence[tuple[str, ...]],
+    renamed: Callable[[Settings], Settings] = dict,
+) -> Reading:
+    """Return a reading of a file or a command; settings that are null are not set.
+
+    Parameters
+    ----------
+    starts
+        As in `read_job`.
+    renamed
+        Settings by the names that a reader knows.
+    """
+    found = Found(text.source)
+    job = read_job(text, starts, found)
+    job.settings = {key: one for key, one in renamed(job.settings).items() if one is not None}
     return Reading(text=text, job=job, found=found, top=Section(job.settings, found))
+
+
+def engine_of_trainer(
+    reading: Reading, sizes: "Sizes", dtype: str | None, *, version: int = 2
+) -> Engine:
+    """Return the engine by the options of transformers' Trainer, as `engine_of`."""
+    micro, steps, gpus = sizes.micro, sizes.steps, reading.job.gpus
+    given = Given(dtype=dtype, micro=micro, steps=steps, gpus=gpus, model=reading.model)
+    return engine_of(reading.job, reading.top, given, version=version)
 
 
 def read_model(reading: Reading, key: str) -> None:
@@ -114,6 +143,21 @@ def set_batching(
     where.leave(key, "attention is predicted as of one document per row: set data_lengths")
 
 
+def leave_rest(section: Section, *neutral: str, effect: Effect = Effect.COST) -> None:
+    """List what a section sets and no reader has read, but for options that cost nothing."""
+    section.ignore(*neutral)
+    section.leave_unread({}, "is not modeled", effect)
+
+
+def read_fp8(reading: Reading) -> None:
+    """Read `fp8` of accelerate and what goes with it."""
+    if reading.top.flag("fp8", texts=True):
+        reading.fields["quantization"] = "fp8_tensor"
+    if reading.top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
+        because = "is not modeled: shards of fp32 weights are gathered in 16 bits"
+        reading.top.leave("fp8_enable_fsdp_float8_all_gather", because, Effect.COST)
+
+
 def read_batching(reading: Reading) -> None:
     """Read `packing` and `padding_free`."""
     packed, flat = (flag_of(reading.top, key, default=False) for key in ("packing", "padding_free"))
@@ -145,24 +189,19 @@ def sizes_of(top: Section, micro_key: str, micro: int, steps_key: str, steps: in
 
 def launch_of_reading(
     reading: Reading,
-    *,
     launcher: str,
-    release: str | None,
-    method: Method,
-    engine: Engine,
-    sizes: Sizes,
+    parts: tuple[Method, Engine, Sizes],
+    *,
     seq_key: str,
-    neutral: Iterable[str],
-    costly: Mapping[str, object],
+    known: tuple[Iterable[str], Mapping[str, object]],
+    release: str | None = None,
 ) -> Launch:
     """Return what was read; raise what is wrong.
 
     Parameters
     ----------
-    neutral
-        Options that cost nothing.
-    costly
-        Options that do and have no word here, with their defaults.
+    known
+        Options that cost nothing; and those that do and have no word here, with their defaults.
 
     Raises
     ------
@@ -170,6 +209,7 @@ def launch_of_reading(
         If a value is wrong.
     """
     top, found = reading.top, reading.found
+    (method, engine, sizes), costly, neutral = parts, known[1], frozenset(known[0])
     if "optimizer" in engine.fields:  # that of DeepSpeed's JSON counts
         reading.fields["optimizer"] = engine.fields["optimizer"]
     optimizer = reading.fields.get("optimizer")
@@ -181,12 +221,11 @@ def launch_of_reading(
     if threads and fields.get("offload_optimizer"):
         fields["host_threads"] = threads
     origins = _add_batch(reading, fields, sizes)
-    known = frozenset(neutral)
     used = frozenset(key for key in top.data if top.has_read(key)).union(costly)
-    refuse(check_variables(reading.job, found.faults, used - known))
+    refuse(check_variables(reading.job, found.faults, used - neutral))
     if seq_key in top and "seq_len" in fields:
         top.leave(seq_key, LENGTHS)
-    top.ignore(*known)
+    top.ignore(*neutral)
     top.leave_unread(costly, WHY, Effect.COST)
     decided = {
         "micro_batch_size": (sizes.micro_key,),

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from shardwise.config.launch import Effect, Launch
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.fine_tuning.engines import Engine, Given, engine_of
-from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.engines import Engine
+from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     NO_ROLLOUT,
     Method,
@@ -17,8 +17,10 @@ from shardwise.launchers.fine_tuning.methods import (
 )
 from shardwise.launchers.fine_tuning.reader import (
     Reading,
+    engine_of_trainer,
     half_type,
     launch_of_reading,
+    read_fp8,
     read_model,
     reading_of,
     set_batching,
@@ -26,7 +28,7 @@ from shardwise.launchers.fine_tuning.reader import (
 )
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.llama_factory import options
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 from shardwise.launchers.trl.reader import DECIDED, common_fields
 
 NAME, TITLE, RELEASE = "llama-factory", "LLaMA-Factory", "0.9.5"
@@ -56,19 +58,16 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top = reading.top
     _refuse_engines(reading)
     read_model(reading, "model_name_or_path")
     pure = top.flag("pure_bf16", texts=True)
     dtype = "bf16" if pure else half_type(top, default=None)
     sizes = sizes_of(top, MICRO, _HF_BATCH, STEPS, 1)
-    gpus, model = reading.job.gpus, reading.model
-    given = Given(dtype=dtype, micro=sizes.micro, steps=sizes.steps, gpus=gpus, model=model)
     # FSDP1 unless the options say more, as in transformers before 5.9; torchao gathers with FSDP2.
     version = 2 if top.data.get("fp8_enable_fsdp_float8_all_gather") else 1
-    engine = engine_of(reading.job, top, given, version=version)
+    engine = engine_of_trainer(reading, sizes, dtype, version=version)
     method = _method(reading, dtype or _default_type(engine))
     method.pure = pure
     if pure:
@@ -80,27 +79,14 @@ def read(text: LaunchText) -> Launch:
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top)
     _data(reading, method)
-    if top.flag("fp8", texts=True):
-        reading.fields["quantization"] = "fp8_tensor"
-    if top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
-        because = "is not modeled: shards of fp32 weights are gathered in 16 bits"
-        top.leave("fp8_enable_fsdp_float8_all_gather", because, Effect.COST)
+    read_fp8(reading)
     if method.task not in ("sft", "pretrain"):
         own = engine.fields["stack"]
         stack = dict(own) if isinstance(own, Mapping) else {"base": own}
         engine.fields["stack"] = stack | {"fp32_log_probabilities": True}
     reading.decided |= {**DECIDED} | {"recompute": ("disable_gradient_checkpointing",)}
-    return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key=LENGTH,
-        neutral=options.NEUTRAL,
-        costly=options.COSTLY,
-    )
+    known = options.NEUTRAL, options.COSTLY
+    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known)
 
 
 def _default_type(engine: Engine) -> str:

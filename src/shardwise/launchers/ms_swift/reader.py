@@ -4,8 +4,7 @@ import re
 
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.fine_tuning.engines import Given, engine_of
-from shardwise.launchers.fine_tuning.jobs import is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     NO_ROLLOUT,
     PREFERENCE_TASKS,
@@ -19,6 +18,7 @@ from shardwise.launchers.fine_tuning.methods import (
 )
 from shardwise.launchers.fine_tuning.reader import (
     Reading,
+    engine_of_trainer,
     half_type,
     launch_of_reading,
     read_batching,
@@ -29,7 +29,6 @@ from shardwise.launchers.fine_tuning.reader import (
 )
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.ms_swift import options
-from shardwise.launchers.sections import Found
 from shardwise.launchers.trl.reader import DECIDED, common_fields, recompute_fields
 
 NAME, TITLE = "ms-swift", "ms-swift"
@@ -68,8 +67,7 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     if reading.job.program == "megatron" or any(one in reading.top for one in _OF_MEGATRON):
         problem = "is of Megatron-SWIFT, which is not read: name model and strategy"
         raise InputError(Fault(source=text.source, problem=problem))
@@ -78,15 +76,8 @@ def read(text: LaunchText) -> Launch:
     sizes = sizes_of(top, MICRO, 1, STEPS, None)
     loaded = type_named(top, "torch_dtype") or "bf16"
     dtype = half_type(top, default="bf16" if loaded == "fp32" else loaded)
-    given = Given(
-        dtype=dtype,
-        micro=sizes.micro,
-        steps=sizes.steps,
-        gpus=reading.job.gpus,
-        model=reading.model,
-    )
     autotp = top.count("deepspeed_autotp_size")
-    engine = engine_of(reading.job, top, given)
+    engine = engine_of_trainer(reading, sizes, dtype)
     method = _method(reading, str(dtype), loaded)
     if "rlhf_type" in top and str(top.data["rlhf_type"]).lower() not in PREFERENCE_TASKS:
         sizes.steps = sizes.steps or 1
@@ -103,17 +94,8 @@ def read(text: LaunchText) -> Launch:
     key = _length(reading)
     read_batching(reading)
     reading.decided |= {**DECIDED} | {"base_weights": ("quant_bits",), "lora_rank": ("lora_rank",)}
-    return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key=key,
-        neutral=options.NEUTRAL,
-        costly=options.COSTLY,
-    )
+    known = options.NEUTRAL, options.COSTLY
+    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key=key, known=known)
 
 
 def _method(reading: Reading, dtype: str, loaded: str) -> Method:

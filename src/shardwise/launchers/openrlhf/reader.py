@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.fine_tuning.engines import Given, deepspeed, stage_settings
-from shardwise.launchers.fine_tuning.jobs import Settings, is_mapping, read_job
+from shardwise.launchers.fine_tuning.jobs import Settings, is_mapping
 from shardwise.launchers.fine_tuning.methods import (
     NO_ROLLOUT,
     Method,
@@ -28,7 +28,6 @@ from shardwise.launchers.fine_tuning.reader import (
     type_named,
 )
 from shardwise.launchers.launch import LaunchText, fields_named
-from shardwise.launchers.sections import Found
 
 NAME, TITLE = "openrlhf", "OpenRLHF"
 STARTS = (("openrlhf.cli.train_*",), ("train_*.py",))
@@ -111,12 +110,9 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a command, as `Launcher.read`."""
-    found = Found(text.source)
-    job = read_job(text, STARTS, found)
-    job.settings = _renamed(job.settings)
+    reading = reading_of(text, STARTS, _renamed)
+    top, job, found = reading.top, reading.job, reading.found
     job.open = {_NAMES.get(name, name): variable for name, variable in job.open.items()}
-    reading = reading_of(text, job, found)
-    top = reading.top
     word = job.verb.split()[0].rpartition("train_")[2].removesuffix(".py")
     rollout = word.startswith(("ppo", "grpo"))
     if rollout:
@@ -147,17 +143,8 @@ def read(text: LaunchText) -> Launch:
     if flag_of(top, "packing_samples", default=False):
         set_batching(reading, "packing_samples", Batching.PADDING_FREE)
     reading.decided |= {"zero": ("zero_stage",), "dtype": ("param_dtype", "bf16"), "optimizer": ()}
-    return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key="max_len",
-        neutral=_NEUTRAL | _SECTIONS,
-        costly=_COSTLY,
-    )
+    known = _NEUTRAL | _SECTIONS, _COSTLY
+    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key="max_len", known=known)
 
 
 def _renamed(settings: Settings) -> Settings:

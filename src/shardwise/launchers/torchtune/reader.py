@@ -12,7 +12,7 @@ from shardwise import catalog
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
 from shardwise.launchers.fine_tuning.engines import Engine
-from shardwise.launchers.fine_tuning.jobs import is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     NO_ROLLOUT,
     Method,
@@ -29,7 +29,7 @@ from shardwise.launchers.fine_tuning.reader import (
     type_named,
 )
 from shardwise.launchers.launch import LaunchText, fields_named
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 
 NAME, TITLE, STACK = "torchtune", "torchtune", "torchtune-2024"
 STARTS = (("tune", "run"),)
@@ -86,14 +86,13 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a configuration or a command, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top, model = reading.top, reading.top.section("model")
     component = str(model.value("_component_") or "")
     reading.model = text.model or _model(component, top)
     if reading.model is None:
         because = "no model of the catalog: name the model"
-        found.leave("model._component_", component, because, Effect.MODEL)
+        reading.found.leave("model._component_", component, because, Effect.MODEL)
     sizes = sizes_of(top, MICRO, _BATCH, STEPS, 1)
     engine = _engine(reading)
     method = _method(reading, component)
@@ -107,16 +106,9 @@ def read(text: LaunchText) -> Launch:
     if flag_of(top.section("dataset"), "packed", default=False):
         set_batching(reading, "packed", section=top.section("dataset"))
     reading.decided |= _DECIDED
+    known = _NEUTRAL, _COSTLY
     return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key="max_seq_len",
-        neutral=_NEUTRAL,
-        costly=_COSTLY,
+        reading, NAME, (method, engine, sizes), seq_key="max_seq_len", known=known
     )
 
 

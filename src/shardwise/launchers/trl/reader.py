@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 
 from shardwise.config.launch import Effect, Launch, Origin
-from shardwise.launchers.fine_tuning.engines import Given, engine_of
-from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import (
     DEFAULT_TARGETS,
     NO_ROLLOUT,
@@ -21,6 +20,7 @@ from shardwise.launchers.fine_tuning.methods import (
 from shardwise.launchers.fine_tuning.options import COSTLY, MIXTURE, NEUTRAL, OLD_KEYS
 from shardwise.launchers.fine_tuning.reader import (
     Reading,
+    engine_of_trainer,
     half_type,
     launch_of_reading,
     read_batching,
@@ -30,7 +30,7 @@ from shardwise.launchers.fine_tuning.reader import (
     type_named,
 )
 from shardwise.launchers.launch import LaunchText
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 from shardwise.launchers.trl import options
 
 NAME, TITLE = "trl", "TRL and the Hugging Face Trainer"
@@ -67,25 +67,17 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a script or a file, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top = reading.top
     read_model(reading, options.MODEL)
     is_trl = bool(options.OWN & reading.job.settings.keys()) or "trl" in reading.job.verb
     is_old = bool(OLD_KEYS & reading.job.settings.keys()) or not is_trl
     task, rollout = _task(reading)
     if rollout:
-        found.leave("task", rollout, NO_ROLLOUT, Effect.COST)
+        reading.found.leave("task", rollout, NO_ROLLOUT, Effect.COST)
     dtype = half_type(top, default="bf16" if is_trl and not is_old else None)
     sizes = sizes_of(top, options.MICRO, _HF_BATCH, options.STEPS, 1)
-    given = Given(
-        dtype=dtype,
-        micro=sizes.micro,
-        steps=sizes.steps,
-        gpus=reading.job.gpus,
-        model=reading.model,
-    )
-    engine = engine_of(reading.job, top, given, version=1 if is_old else 2)
+    engine = engine_of_trainer(reading, sizes, dtype, version=1 if is_old else 2)
     method = _method(reading, task, dtype or str(engine.fields.get("dtype", "fp32")))
     loaded_half = method.rank is None and method.loaded == method.dtype != "fp32"
     method.pure = loaded_half and engine.kind == "ddp"
@@ -103,16 +95,19 @@ def read(text: LaunchText) -> Launch:
         read_batching(reading)
     top.ignore("packing", "padding_free")
     reading.decided |= DECIDED
+    release, known = None, (NEUTRAL | MIXTURE | options.TRL_NEUTRAL, COSTLY)
+    if is_trl:
+        release, known = (
+            OLD_RELEASE if is_old else RELEASE,
+            (options.TRL_NEUTRAL, options.TRL_COSTLY),
+        )
     return launch_of_reading(
         reading,
-        launcher=NAME,
-        release=None if not is_trl else OLD_RELEASE if is_old else RELEASE,
-        method=method,
-        engine=engine,
-        sizes=sizes,
+        NAME,
+        (method, engine, sizes),
         seq_key=length,
-        neutral=options.TRL_NEUTRAL if is_trl else NEUTRAL | MIXTURE | options.TRL_NEUTRAL,
-        costly=options.TRL_COSTLY if is_trl else COSTLY,
+        known=known,
+        release=release,
     )
 
 

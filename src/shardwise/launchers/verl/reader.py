@@ -8,18 +8,19 @@ import re
 
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.fine_tuning.engines import STACK, Engine
-from shardwise.launchers.fine_tuning.jobs import is_mapping, read_job, top_keys
+from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import NO_ROLLOUT, Method, flag_of, targets_of
 from shardwise.launchers.fine_tuning.reader import (
     Reading,
     Sizes,
     launch_of_reading,
+    leave_rest,
     read_model,
     reading_of,
     type_named,
 )
 from shardwise.launchers.launch import LaunchText, fields_named
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Section
 
 NAME, TITLE = "verl", "verl"
 MEGATRON = "megatron-lm-2026"
@@ -72,8 +73,7 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a command or a configuration, as `Launcher.read`."""
-    found = Found(text.source)
-    reading = reading_of(text, read_job(text, STARTS, found), found)
+    reading = reading_of(text, STARTS)
     top = reading.top
     is_sft = "actor_rollout_ref" not in top
     if is_sft:
@@ -83,7 +83,7 @@ def read(text: LaunchText) -> Launch:
         inner = top.section("actor_rollout_ref")
         actor, model = inner.section("actor"), inner.section("model")
         sharding = actor.section("fsdp_config")
-        found.leave("actor_rollout_ref.rollout", _ROLLOUT, NO_ROLLOUT, Effect.COST)
+        reading.found.leave("actor_rollout_ref.rollout", _ROLLOUT, NO_ROLLOUT, Effect.COST)
     reading.top = model
     read_model(reading, "partial_pretrain" if "partial_pretrain" in model else "path")
     reading.top = top
@@ -111,16 +111,9 @@ def read(text: LaunchText) -> Launch:
         "seq_len": ("data.max_length",),
         "zero": (),
     }
+    known = _NEUTRAL | (_ACTOR_NEUTRAL if is_sft else frozenset()), {}
     return launch_of_reading(
-        reading,
-        launcher=NAME,
-        release=None,
-        method=method,
-        engine=engine,
-        sizes=sizes,
-        seq_key="max_length",
-        neutral=_NEUTRAL | (_ACTOR_NEUTRAL if is_sft else frozenset()),
-        costly={},
+        reading, NAME, (method, engine, sizes), seq_key="max_length", known=known
     )
 
 
@@ -168,8 +161,7 @@ def _megatron(actor: Section) -> Engine:
     word = override.word("recompute_granularity", ("none", "selective", "full"), "none")
     if word != "none":
         fields["recompute"] = word
-    override.ignore("recompute_method", "recompute_num_layers", "recompute_modules")
-    override.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(override, "recompute_method", "recompute_num_layers", "recompute_modules")
     section.ignore(
         *(
             "param_offload",
@@ -248,10 +240,7 @@ def _divisor(own: int, most: int) -> int:
 
 
 def _leave(actor: Section, model: Section, sharding: Section, *, is_sft: bool) -> None:
-    sharding.ignore(*_FSDP_NEUTRAL)
-    sharding.leave_unread({}, "is not modeled", Effect.COST)
-    model.ignore(*_MODEL_NEUTRAL)
-    model.leave_unread({}, "is not modeled", Effect.MODEL)
+    leave_rest(sharding, *_FSDP_NEUTRAL)
+    leave_rest(model, *_MODEL_NEUTRAL, effect=Effect.MODEL)
     if not is_sft:
-        actor.ignore(*_ACTOR_NEUTRAL)
-        actor.leave_unread({}, "is not modeled", Effect.COST)
+        leave_rest(actor, *_ACTOR_NEUTRAL)
