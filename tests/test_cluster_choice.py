@@ -9,6 +9,7 @@ from profiles import sampled
 from remembered import remembered
 from rows import each_row
 from shardwise import InputError, System, choose_cluster, search
+from shardwise.planning.search.run import best_by_size
 from shardwise.planning.search.space import Space
 from shardwise.report.charts.cluster import cluster_front
 from shardwise.units import parse_money, parse_time_span
@@ -43,7 +44,7 @@ def choice(**words):
 @pytest.fixture(scope="module", autouse=True)
 def _once():
     """The same system with the same sizes is searched once: limits and prices come after it."""
-    with remembered("shardwise.planning.cluster_choice.search"):
+    with remembered("shardwise.planning.cluster_choice.best_by_size"):
         yield
 
 
@@ -259,7 +260,7 @@ def test_systems_are_configs_too():
 
 def test_one_progress_over_all_searches(monkeypatch):
     """From 0 to the number of systems, never back; an interruption leaves what is done."""
-    monkeypatch.setattr("shardwise.planning.cluster_choice.search", search)
+    monkeypatch.setattr("shardwise.planning.cluster_choice.best_by_size", best_by_size)
     seen = []
     choice(gpus=64, gbs=256, progress=lambda *words: seen.append(words))
     shares = [done for done, _, _ in seen]

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from shardwise.launchers.registry import read_launch
     from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
     from shardwise.planning.compare import compare
+    from shardwise.planning.methods import MethodTable, compare_methods
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -87,6 +88,7 @@ __all__ = [
     "LargestModel",
     "Launch",
     "LaunchFile",
+    "MethodTable",
     "Model",
     "NearestPlan",
     "NotUnderstood",
@@ -110,6 +112,7 @@ __all__ = [
     "__version__",
     "choose_cluster",
     "compare",
+    "compare_methods",
     "convert",
     "diagnose",
     "estimate",
@@ -145,6 +148,7 @@ _HOME = {
     "LargestModel": "planning.search.results",
     "Launch": "config.launch",
     "LaunchFile": "launchers.launch",
+    "MethodTable": "planning.methods",
     "Model": "config.model",
     "NearestPlan": "planning.nearest",
     "NotUnderstood": "config.launch",
@@ -167,6 +171,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
     "compare": "planning.compare",
+    "compare_methods": "planning.methods",
     "convert": "predecessors.conversion",
     "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",

@@ -44,6 +44,7 @@ def results(one):
         shardwise.trace(MODEL, SYSTEM, RUN),
         shardwise.graph_of(MODEL, SYSTEM, RUN),
         shardwise.plan_fsdp(MODEL, SYSTEM, gpus=8),
+        shardwise.compare_methods([MODEL], [SYSTEM, "rtx-4090"], finetune=["lora", "qlora"]),
     ]
 
 

@@ -29,11 +29,12 @@ from shardwise.planning.break_even import break_even
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
-from shardwise.planning.search.query import load_space
-from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
-from shardwise.planning.search.run import search
+from shardwise.planning.search.query import Question, load_space
+from shardwise.planning.search.results import Plan, ScaleResult
+from shardwise.planning.search.run import SizesFound, best_by_size
 from shardwise.planning.search.scan import MAY_NOT_FIT, MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
+from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun, with_training
 from shardwise.records import dataclass, replace
 from shardwise.shown import Charted
@@ -353,24 +354,21 @@ def choose_cluster(
     if declared.gpus is None:
         raise InputError.at("cluster", MISSING["gpus"], "gpus")
     declared, notes = _with_batch(declared, the_model)
+    question = Question(
+        space=declared,
+        objective="tokens_per_s_per_gpu",
+        max_memory=max_memory,
+        reserve=reserve,
+        top=1,
+        fits=fits,
+    )
+    workers = Workers(jobs=jobs, backend=backend)
     options: list[ClusterOption] = []
     smallest: dict[str, int] = {}
     complete = True
     for position, system in enumerate(several):
-        found = search(
-            the_model,
-            system,
-            declared,
-            objective="tokens_per_s_per_gpu",
-            top=1,
-            max_memory=max_memory,
-            reserve=reserve,
-            fits=fits,
-            jobs=jobs,
-            backend=backend,
-            counts=True,
-            progress=_progress(progress, position, several),
-        )
+        report = _progress(progress, position, several)
+        found = best_by_size(question, the_model, system, workers=workers, progress=report)
         if not found.complete:
             complete = False
             break
@@ -452,8 +450,8 @@ def _progress(
     return report
 
 
-def _sizes(space: Space, found: SearchResult) -> list[ScaleResult]:
-    """What a search found at each number of accelerators and batch, in the order of the space."""
+def _sizes(space: Space, found: SizesFound) -> list[ScaleResult]:
+    """What was found at each number of accelerators and batch, in the order of the space."""
     gpus, batches = space.gpus, space.global_batch_size
     assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
     assert isinstance(batches, tuple)  # noqa: S101
@@ -467,10 +465,6 @@ def _sizes(space: Space, found: SearchResult) -> list[ScaleResult]:
         speedup=None,
         efficiency=None,
     )
-    if not known:
-        counts = {name: getattr(found, name) for name in ("candidates", "feasible", "rejected")}
-        best = Plan.of(found.best[0], None) if found.best else None
-        return [nothing.model_copy(update=counts | {"best": best})]
     return [
         known.get((number, batch))
         or nothing.model_copy(update={"gpus": number, "global_batch_size": batch})
@@ -482,7 +476,7 @@ def _options(
     model: Model,
     system: System,
     space: Space,
-    found: SearchResult,
+    found: SizesFound,
     run: TrainingRun,
 ) -> list[ClusterOption]:
     """The options of one system."""

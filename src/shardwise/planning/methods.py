@@ -17,6 +17,7 @@ from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate_many
 from shardwise.planning.break_even import break_even
 from shardwise.planning.ways import evaluated, ways_for
+from shardwise.shown import Charted
 
 COUNTS = tuple(2**power for power in range(10))
 """Numbers of accelerators that are tried."""
@@ -66,8 +67,17 @@ class Saving(Result):
     """Reserved memory with it [byte]."""
 
 
-class MethodTable(Result):
-    """Plans of several models, systems, methods and lengths."""
+class MethodTable(Charted, Result):
+    """Plans of several models, systems, methods and lengths.
+
+    Examples
+    --------
+    >>> from shardwise import compare_methods
+    >>> found = compare_methods(["qwen3-1.7b"], ["l40s"], finetune=["full", "lora"])
+    >>> best = found.cheapest()
+    >>> best.finetune if best else None
+    'lora'
+    """
 
     plans: tuple[MethodPlan, ...]
     lowered_by: tuple[Saving, ...] = ()
@@ -103,10 +113,22 @@ def compare_methods(
     **fields
         Other fields of the strategies.
 
+    Returns
+    -------
+    MethodTable
+        A plan of each; `help(shardwise.MethodTable)` lists its fields.
+
     Raises
     ------
     InputError
         If a method is unknown, or any other input is wrong.
+
+    Examples
+    --------
+    >>> from shardwise import compare_methods
+    >>> found = compare_methods(["qwen3-1.7b"], ["l40s"], finetune=["full", "lora"])
+    >>> [(plan.finetune, plan.gpus) for plan in found.plans]
+    [('full', 1), ('lora', 1)]
     """
     for method in finetune:
         if method not in METHODS:

@@ -18,8 +18,8 @@ Clicked = Callable[[Mapping[str, Any]], None]
 class Chart:
     """A chart that is on the page only while it shows something: plotly draws no hidden ones."""
 
-    def __init__(self, title: str, clicked: Clicked | None = None) -> None:
-        self._title, self._clicked = title, clicked
+    def __init__(self, title: str, clicked: Clicked | None = None, *, titled: bool = True) -> None:
+        self._title, self._clicked, self._titled = title, clicked, titled
         self._place = ui.element("div").classes("sw-chart")
         self._heading: tuple[ui.label, ui.label] | None = None
         self._plot: ui.plotly | None = None
@@ -40,6 +40,7 @@ class Chart:
             self._plot.update_figure(drawn)
         if self._heading is not None:
             self._heading[0].set_text(str(meta.get("title", self._title)))
+            self._heading[0].set_visibility(self._titled)
             self._heading[1].set_text(str(meta.get("subtitle", "")))
 
     def _make(self, drawn: dict[str, Any]) -> None:

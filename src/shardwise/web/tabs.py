@@ -99,7 +99,7 @@ class EstimateTab:
             for name, title in _DETAILS.items():
                 with ui.expansion(title).classes("w-full").mark(f"open-{name}") as opened:
                     if name in _CHARTS:
-                        self._charts[name] = Chart(title)
+                        self._charts[name] = Chart(title, titled=False)  # it is above
                     else:
                         opened.classes("sw-all")
                         self._tables = ui.html(sanitize=False).classes("sw-card sw-printed")

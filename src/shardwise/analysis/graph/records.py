@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from shardwise.analysis import Result
-from shardwise.shown import Brief
+from shardwise.shown import Charted
 
 INPUT, OUTPUT = "input", "output"
 """Nodes where a component begins and ends."""
@@ -120,7 +120,7 @@ class StepTotals(Result):
     parameters: float
 
 
-class ComputeGraph(Brief, Result):
+class ComputeGraph(Charted, Result):
     """The components of a model as graphs of operations, and the model as a graph of components.
 
     Examples

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.analysis import Result
-from shardwise.shown import Shown
+from shardwise.shown import Charted
 
 
 class Amount(Result):
@@ -59,7 +59,7 @@ class Goodput(Result):
     usd: Amount | None
 
 
-class TrainingTime(Shown, Result):
+class TrainingTime(Charted, Result):
     """Duration and cost of a training run on a number of tokens.
 
     Examples

@@ -475,12 +475,12 @@ def best_by_scale(
     query: SearchQuery, candidates: Candidates, by_scale: Mapping[Scale, Findings]
 ) -> tuple[ScaleResult, ...]:
     """Return the best plan of every scale; speedup is over the first scale that has a plan."""
-    if len(by_scale) == 1:
-        return ()
     first: Plan | None = None
     found = []
-    for scale, findings in by_scale.items():
-        best = next(iter(plans_of(query, candidates, findings.best.number[:1])), None)
+    numbers = [findings.best.number[:1] for findings in by_scale.values()]
+    plans = iter(plans_of(query, candidates, np.concatenate(numbers)) if numbers else ())
+    for number, (scale, findings) in zip(numbers, by_scale.items(), strict=True):
+        best = next(plans) if len(number) else None
         illegal = refusals([box for box in candidates.illegal if box.scale == scale])
         first = first or best
         speedup = efficiency = None

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -42,7 +43,7 @@ from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.recommend import with_recommendation
 from shardwise.planning.search.refine import POOL, is_open, merged_lines, refined_lines
-from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
+from shardwise.planning.search.results import Avoided, ScaleResult, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
@@ -333,6 +334,37 @@ def count(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizesFound:
+    """The best plan of each number of GPUs and batch, and no ranking."""
+
+    scales: tuple[ScaleResult, ...]
+    smallest: SmallestGpus | None
+    complete: bool
+
+
+def best_by_size(
+    question: Question,
+    model: Model,
+    system: System,
+    *,
+    workers: Workers,
+    progress: Progress | None = None,
+) -> SizesFound:
+    """Search each size of a space, as `search` with `counts`, without its rankings and advice."""
+    query = question.on(model, system)
+    workers.check()
+
+    def scan(space: Space) -> _Scan:
+        candidates = Candidates.of(model, system, space)
+        work = Work(query=query, candidates=candidates, workers=workers, counts=True)
+        return _Scan.of(space, work, progress)
+
+    found, _ = _with_offload(query, question.space, scan, saves=False)
+    scales = best_by_scale(query, found.work.candidates, found.scanned.by_scale)
+    return SizesFound(scales=scales, smallest=found.smallest, complete=found.complete)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Scan:
     """What was found in a space."""
 
@@ -354,6 +386,19 @@ class _Scan:
         except KeyboardInterrupt:
             complete = False
         return cls(space=space, work=work, scanned=scanned, complete=complete)
+
+    @cached_property
+    def rejected(self) -> dict[str, int]:
+        """Candidates that are not feasible, by reason; most frequent first."""
+        illegal = refusals(self.work.candidates.illegal)
+        return dict((self.scanned.total.rejected + illegal).most_common())
+
+    @cached_property
+    def smallest(self) -> SmallestGpus | None:
+        """Where nothing is feasible, the smallest number of GPUs that is."""
+        if not self.complete or self.scanned.total.feasible:
+            return None
+        return _smallest(self.work.query, self.space, self.rejected)
 
     @property
     def misfits(self) -> bool:
@@ -400,8 +445,7 @@ def _result(
     known: dict[Strategy, Estimate] = {}
     advised = ranked_plans(query, second, known)
     best = ranked_plans(query, first[:most], known)
-    rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
-    smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
+    by_scale = scan.scanned.by_scale
     return SearchResult(
         model=query.model.name,
         system=query.system.name,
@@ -415,7 +459,7 @@ def _result(
         feasible=total.feasible,
         timed=total.timed,
         counts_exact=complete and total.checked == total.evaluated,
-        rejected=rejected,
+        rejected=scan.rejected,
         looked_at=total.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
         complete=complete and counted,
@@ -433,7 +477,7 @@ def _result(
         alike=ties_of(best, query.objective),
         pareto=None if query.front is None else plans_of(query, candidates, total.front.number),
         pareto_against=query.front,
-        scales=best_by_scale(query, candidates, scan.scanned.by_scale),
+        scales=best_by_scale(query, candidates, by_scale) if len(by_scale) > 1 else (),
         cells=() if levels else best_by_cell(query, candidates, total),
         levels=best_by_level(query, candidates, total) if levels else None,
         nearest=nearest_of(query, candidates, total),
@@ -448,7 +492,7 @@ def _result(
             )
             for one in space.avoided(query.model, query.system)
         ),
-        smallest=smallest,
+        smallest=scan.smallest,
         nearest_batches=() if total.evaluated else candidates.nearest_batches,
     )
 

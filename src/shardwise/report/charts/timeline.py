@@ -52,7 +52,7 @@ def pipeline_timeline(timeline: StepTimeline, *, most_bars: int = _MOST_BARS) ->
         bargap=0.15,
         dragmode="zoom",
         margin={"l": 60, "r": 20},
-        uniformtext={"minsize": 9, "mode": "hide"},
+        uniformtext={"minsize": 11, "mode": "hide"},
     )
     figure.update_xaxes(title="time [ms]", rangemode="tozero", tickformat=",")
     figure.update_yaxes(

@@ -18,6 +18,7 @@ _OWN = {
     "EstimateTable": "report.views.table",
     "Explanation": "report.views.search",
     "LargestModel": "report.views.search",
+    "MethodTable": "report.views.detail",
     "NearestPlan": "report.views.search",
     "RecipeEstimate": "report.views.estimate",
     "Recommendation": "report.views.search",

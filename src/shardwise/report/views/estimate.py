@@ -7,6 +7,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.planning.recipes import RecipeEstimate
 from shardwise.report.charts.estimate import charts
+from shardwise.report.charts.totals import days_of_run
 from shardwise.report.console import count, gpu_count, percent, seconds, show
 from shardwise.report.page.shared import time_words
 from shardwise.report.tables.cluster import days, dollars
@@ -66,7 +67,7 @@ def _training_time(run: TrainingTime) -> Summary:
             ("time", f"{days(run.effective_days)} days, {run.steps:,} steps, {price}"),
             ("goodput", goodput),
         ],
-        hint=".explain() every figure with its range; .to_dict()",
+        hint=".explain() every figure with its range; .plot(); .to_dict()",
     )
 
 
@@ -87,5 +88,9 @@ VIEWS: dict[str, View[Any]] = {
     "RecipeEstimate": View(
         summary=_recipe, tables=print_recipe, charts=lambda one: charts(one.estimate)
     ),
-    "TrainingTime": View(summary=_training_time, tables=lambda run: show(str(run))),
+    "TrainingTime": View(
+        summary=_training_time,
+        tables=lambda run: show(str(run)),
+        charts=lambda run: {"days": days_of_run(run)},
+    ),
 }
