@@ -1,15 +1,21 @@
 """What a command loads and works out: nothing that its answer does not need."""
 
+import ast
 import copy
+import inspect
 import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from shardwise import Estimate, Strategy, estimate, search
+from shardwise import Estimate, Space, Strategy, estimate, search
 from shardwise.analysis.results import Deferred
+from shardwise.config.described import _docstrings
+from shardwise.launchers.registry import LAUNCHERS
+from shardwise.launchers.stacks import STACKS
 from written import record_of
 
 QUESTION = "llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --mbs 1 --gbs 128"
@@ -98,6 +104,36 @@ def test_an_estimate_as_json_is_complete():
         "shardwise.launchers.registry",
         "shardwise.planning",
     } & modules == set()
+
+
+def test_a_search_loads_no_launcher():
+    """Its next command names one by its stack."""
+    words = "llama3-8b h100-sxm --gpus 8 --gbs 64 --tp 1 --pp 1 --cp 1 --mbs 1"
+    printed, modules, _ = _run(f"search {words}")
+    assert "shardwise export megatron-bridge" in printed
+    assert {"shardwise.launchers.registry", "shardwise.launchers.megatron"} & modules == set()
+    assert list(STACKS) == [one.name for one in LAUNCHERS]
+
+
+def test_docstrings_of_fields_are_those_that_python_reads():
+    """They are found without a parser, in every module of config types and results."""
+    for kind in (Strategy, Space, Estimate, *Estimate.__mro__[1:-2]):
+        path = inspect.getsourcefile(kind)
+        bodies = {
+            node.name: [*zip(node.body, node.body[1:], strict=False)]
+            for node in ast.parse(Path(path).read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ClassDef)
+        }
+        assert _docstrings(path) == {
+            name: {
+                field.target.id: inspect.cleandoc(below.value.value)
+                for field, below in pairs
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            }
+            for name, pairs in bodies.items()
+        }
 
 
 def test_a_mapping_is_recognised_without_readers():

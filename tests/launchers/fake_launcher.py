@@ -7,6 +7,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.launch import Launcher, LaunchFile
+from shardwise.launchers.stacks import STACKS
 from shardwise.planning.nearest import set_fields
 
 MARK = "#!fake "
@@ -78,11 +79,11 @@ def write(plan, release, ending):
     )
 
 
+STACKS["fake"] = STACK
 LAUNCHER = Launcher(
     name="fake",
     title="Fake",
     releases=("1.0", "0.9"),
-    stack=STACK,
     endings=(".fake", ".sh"),
     recognise=lambda text, _: text.startswith(MARK),
     read=read,

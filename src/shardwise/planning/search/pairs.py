@@ -93,6 +93,9 @@ class Pairs:
 
     def __init__(self, layouts: Table, options: Table, extents: Distinct[Extents]) -> None:
         self.layouts, self.options, self._extents = layouts, options, extents
+        # By what formulas read of a side, or of both: many read the same.
+        self._groups: dict[tuple[str, frozenset[str]], Ints] = {}
+        self._members: dict[Hashable, tuple[_Rows, Ints, Legality | None]] = {}
 
     def legality(self, model: Model, system: System) -> Legality:
         """Check the rules that read options; the layouts obey all others."""
@@ -150,24 +153,37 @@ class Pairs:
         code = code_of(formula) if name is None else name
         reads: _Reads = set(_READ_BEFORE.get(code, ()))
         while True:
-            layout_group = _groups(self._keys(reads, _LAYOUT), len(self.layouts))
-            option_group = _groups(self._keys(reads, _OPTION), len(self.options))
-            layouts, options, index = _members(layout_group, option_group, legality)
+            layout_key, layout_group = self._group(reads, _LAYOUT)
+            option_key, option_group = self._group(reads, _OPTION)
+            key = layout_key, option_key, None if legality is None else id(legality)
+            if key not in self._members:
+                layouts, options, index = _members(layout_group, option_group, legality)
+                pairs = _Rows(self.layouts, self.options, layouts, options)
+                self._members[key] = pairs, index, legality
+            rows, index, _ = self._members[key]
             known = len(reads)
-            rows = _Rows(self.layouts, self.options, layouts, options)
-            extents = _ExtentsView(self._extents, self._extents.position[layouts], reads)
+            extents = _ExtentsView(self._extents, self._extents.position[rows.layouts], reads)
             values = formula(_TableView(rows, reads), extents)
             if len(reads) == known:
                 break
         _READ_BEFORE[code] = frozenset(reads)
         return PairValues(
             values=values,
-            layouts=layouts,
-            options=options,
+            layouts=rows.layouts,
+            options=rows.options,
             index=index,
             layout_group=layout_group,
             option_group=option_group,
         )
+
+    def _group(self, reads: _Reads, side: str) -> tuple[frozenset[str], Ints]:
+        """What was read of one side, and the group of each of its rows by that."""
+        sides = (_LAYOUT, _EXTENT) if side == _LAYOUT else (_OPTION,)
+        own = frozenset(f"{where} {name}" for where, name in reads if where in sides)
+        if (side, own) not in self._groups:
+            source = self.layouts if side == _LAYOUT else self.options
+            self._groups[side, own] = _groups(self._keys(reads, side), len(source))
+        return own, self._groups[side, own]
 
     def _keys(self, reads: _Reads, side: str) -> list[Column]:
         """Columns of one side that were read."""
@@ -232,11 +248,12 @@ class _Rows:
 
     def __init__(self, layouts: Table, options: Table, rows: Ints, option_rows: Ints) -> None:
         self._layouts, self._options = layouts, options
-        self._rows, self._option_rows = rows, option_rows
+        self.layouts, self.options = rows, option_rows
+        self.known: dict[str, tuple[Any, _Reads]] = {}
         self._columns: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        return self._rows.size
+        return self.layouts.size
 
     def read(self, name: str) -> Any:
         """Return a column of the pairs, or what all of them share."""
@@ -246,18 +263,18 @@ class _Rows:
         if name not in self._columns:
             of_layouts = name in LAYOUT_FIELDS
             column = getattr(self._layouts if of_layouts else self._options, name)
-            self._columns[name] = column[self._rows if of_layouts else self._option_rows]
+            self._columns[name] = column[self.layouts if of_layouts else self.options]
         return self._columns[name]
 
     def take(self, rows: Any) -> "_Rows":
         """Some of the pairs."""
-        some = _Rows(self._layouts, self._options, self._rows[rows], self._option_rows[rows])
+        some = _Rows(self._layouts, self._options, self.layouts[rows], self.options[rows])
         some._columns = {name: column[rows] for name, column in self._columns.items()}
         return some
 
     def changed(self, columns: Mapping[str, Any]) -> "_Rows":
         """The pairs with other columns."""
-        some = _Rows(self._layouts, self._options, self._rows, self._option_rows)
+        some = _Rows(self._layouts, self._options, self.layouts, self.options)
         some._columns = {**self._columns, **columns}
         return some
 
@@ -269,11 +286,10 @@ class _TableView:
     whether there are several stages does not read how many.
     """
 
-    __slots__ = ("_known", "_reads", "_table")
+    __slots__ = ("_reads", "_table")
 
     def __init__(self, table: _Rows, reads: _Reads) -> None:
         self._table, self._reads = table, reads
-        self._known: dict[str, tuple[Any, _Reads]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -289,12 +305,13 @@ class _TableView:
             return MethodType(attribute, self)
         if not isinstance(attribute, property):
             return self._table.read(name)
-        if name not in self._known:
+        known = self._table.known
+        if name not in known:
             inside: _Reads = set()
             value = attribute.fget(_TableView(self._table, inside)) if attribute.fget else None
             sides = {side for side, _ in inside}
-            self._known[name] = value, ({(sides.pop(), name)} if len(sides) == 1 else inside)
-        value, inside = self._known[name]
+            known[name] = value, ({(sides.pop(), name)} if len(sides) == 1 else inside)
+        value, inside = known[name]
         self._reads.update(inside)
         return value
 
