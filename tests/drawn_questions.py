@@ -27,7 +27,7 @@ def pairs(each: int) -> list[tuple[str, str]]:
     """Names of every system with as many models, and of every model with one of them or more."""
     models, systems = catalog.names("models"), catalog.names("systems")
     step = next(n for n in (7, 11, 13) if len(models) % n)  # so that all models are met
-    numbers = range(each * len(systems))
+    numbers = range(max(each * len(systems), len(models)))
     return [(models[step * at % len(models)], systems[at % len(systems)]) for at in numbers]
 
 

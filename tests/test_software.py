@@ -13,7 +13,7 @@ from shardwise.config.software.resolve import match_of, resolve, stack_on
 from shardwise.config.software.words import software_of
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.planning.largest_value import largest_in_search
+from shardwise.planning.largest_value import largest_in_search, largest_value
 from shardwise.planning.search.described import Described
 from shardwise.planning.search.query import load_space
 from shardwise.report.tables.estimate import verdict
@@ -106,7 +106,7 @@ def test_one_accelerator_rules_out_engines_that_shard() -> None:
 
 
 def test_a_search_fits_with_all_that_software_may_be() -> None:
-    """Plans of a search fit with the probability of `estimate`; so does the longest sequence."""
+    """Plans of a search fit with the probability of `estimate`."""
     fields: dict[str, Any] = {"task": "sft", "lora_rank": 16, "lora_targets": "all-linear"}
     fields |= {"gpus": 8, "gbs": 64, "tp": 1, "pp": 1, "cp": 1, "recompute": "full", "mbs": 1}
     model, system = Model.load("llama3-8b"), System.load("rtx-4090")
@@ -128,10 +128,19 @@ def test_a_search_fits_with_all_that_software_may_be() -> None:
     sure = search(model, system, space, fits=0.9, all_variants=True)
     assert min(plan.fits_probability or 0.0 for plan in sure.best) >= 0.9
     assert min(plan.fits_probability or 0.0 for plan in found.best) < 0.9
-    longest = largest_in_search(model, system, space, "seq-len")
+
+
+def test_the_longest_sequence_of_a_search_fits_with_all_that_software_may_be() -> None:
+    """It is that of the plan with the software in words."""
+    fields: dict[str, Any] = {"task": "sft", "lora_rank": 16, "lora_targets": "all-linear"}
+    fields |= {"gpus": 8, "gbs": 8, "tp": 1, "pp": 1, "cp": 1, "recompute": "full", "mbs": 1}
+    space = load_space(None, fields | {"stack": "llama-factory", "zero": 3})
+    longest = largest_in_search("llama3-8b", "rtx-4090", space, "seq-len")
     assert longest is not None
-    assert longest.fits_probability is not None
-    assert longest.fits_probability >= 0.9
+    assert longest.value is not None
+    assert (longest.fits_probability or 0.0) >= 0.9
+    alone = largest_value("llama3-8b", "rtx-4090", Strategy.validated(longest.strategy), "seq-len")
+    assert alone.likely != longest.likely  # of the most probable software
 
 
 def test_a_search_says_how_it_understood_the_software() -> None:

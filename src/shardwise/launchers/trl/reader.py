@@ -95,20 +95,11 @@ def read(text: LaunchText) -> Launch:
         read_batching(reading)
     top.ignore("packing", "padding_free")
     reading.decided |= DECIDED
-    release, known = None, (NEUTRAL | MIXTURE | options.TRL_NEUTRAL, COSTLY)
-    if is_trl:
-        release, known = (
-            OLD_RELEASE if is_old else RELEASE,
-            (options.TRL_NEUTRAL, options.TRL_COSTLY),
-        )
-    return launch_of_reading(
-        reading,
-        NAME,
-        (method, engine, sizes),
-        seq_key=length,
-        known=known,
-        release=release,
-    )
+    own = options.TRL_NEUTRAL, options.TRL_COSTLY
+    known = own if is_trl else (NEUTRAL | MIXTURE | options.TRL_NEUTRAL, COSTLY)
+    release = None if not is_trl else OLD_RELEASE if is_old else RELEASE
+    parts = method, engine, sizes
+    return launch_of_reading(reading, NAME, parts, seq_key=length, known=known, release=release)
 
 
 _PURE_FIELDS = ("weight_dtype", "master_dtype", "gradient_dtype", "moment_dtype")

@@ -62,6 +62,11 @@ _MODEL_NEUTRAL = fields_named(
     " fused_kernel_options lora_adapter_path enable_activation_offload use_liger strategy"
     " fsdp_config _target_ hybrid_engine lora target_parameters"
 )
+_MEGATRON_NEUTRAL = fields_named(
+    "param_offload grad_offload optimizer_offload use_mbridge dist_checkpointing_path"
+    " use_dist_checkpointing seed override_ddp_config vanilla_mbridge load_weight"
+    " use_distributed_optimizer override_mcore_model_config profile use_remove_padding"
+)
 
 
 def recognise(text: str, _: str) -> bool:
@@ -111,10 +116,9 @@ def read(text: LaunchText) -> Launch:
         "seq_len": ("data.max_length",),
         "zero": (),
     }
-    known = _NEUTRAL | (_ACTOR_NEUTRAL if is_sft else frozenset()), {}
-    return launch_of_reading(
-        reading, NAME, (method, engine, sizes), seq_key="max_length", known=known
-    )
+    neutral = _NEUTRAL | (_ACTOR_NEUTRAL if is_sft else frozenset())
+    parts = method, engine, sizes
+    return launch_of_reading(reading, NAME, parts, seq_key="max_length", known=(neutral, {}))
 
 
 def _accelerators(reading: Reading) -> int | None:
@@ -162,29 +166,7 @@ def _megatron(actor: Section) -> Engine:
     if word != "none":
         fields["recompute"] = word
     leave_rest(override, "recompute_method", "recompute_num_layers", "recompute_modules")
-    section.ignore(
-        *(
-            "param_offload",
-            "grad_offload",
-            "optimizer_offload",
-            "use_mbridge",
-            "dist_checkpointing_path",
-        ),
-        *(
-            "use_dist_checkpointing",
-            "seed",
-            "override_ddp_config",
-            "vanilla_mbridge",
-            "load_weight",
-        ),
-        *(
-            "use_distributed_optimizer",
-            "override_mcore_model_config",
-            "profile",
-            "use_remove_padding",
-        ),
-    )
-    section.leave_unread({}, "is not modeled", Effect.COST)
+    leave_rest(section, *_MEGATRON_NEUTRAL)
     return Engine(kind="megatron", fields=fields)
 
 
