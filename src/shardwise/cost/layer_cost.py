@@ -346,7 +346,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
         forward=_launched(costs, machine, zero),
         backward=machine.launched(
             backward_s,
-            total([machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero),
+            total([c.launching_s(phase) for c in costs for phase in _BACKWARD], zero),
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         dense_forward_s=total([c.kernel_s(Phase.FORWARD) for c in dense], zero),
@@ -364,7 +364,7 @@ def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) ->
     waits = total([result for result in results if result is not None], zero)
     return machine.launched(
         total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
-        total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero),
+        total([c.launching_s(Phase.FORWARD) for c in costs], zero),
         waits * machine.expert_wait_s,
     )
 
@@ -406,7 +406,7 @@ def _segment(
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]
-        launching_s = [share * machine.launching_s(c, Phase.FORWARD) for share, c in shares]
+        launching_s = [share * c.launching_s(Phase.FORWARD) for share, c in shares]
         in_part = _Segment(
             forward=machine.launched(
                 total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),

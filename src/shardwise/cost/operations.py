@@ -92,14 +92,6 @@ class Machine:
             kernels_s, host_s = kernels_s + host_s, zero
         return Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s + zero)
 
-    def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
-        """Time of the host to run an operation's phase and to launch its kernels [s]."""
-        time_s = cost.launches(phase) * self.host_launch_s + cost.calls(phase) * self.host_call_s
-        in_layers = self.captured & modules_of(cost.operation) > 0
-        left = np.where(in_layers, _LEFT_OF_LAYERS, 1.0)
-        found: Floats = time_s * np.where(self.captures_step, _LEFT_OF_STEP, left)
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCost:
@@ -170,6 +162,22 @@ class OperationCost:
         One function of autograd computes both gradients; it counts with that of the input.
         """
         return self._calls[phase]
+
+    def launching_s(self, phase: Phase) -> Floats:
+        """Time of the host to run a phase and to launch its kernels [s]."""
+        return self._launching_s[phase]
+
+    @cached_property
+    def _launching_s(self) -> dict[Phase, Floats]:
+        machine = self.machine
+        in_layers = machine.captured & modules_of(self.operation) > 0
+        left = np.where(in_layers, _LEFT_OF_LAYERS, 1.0)
+        left = np.where(machine.captures_step, _LEFT_OF_STEP, left)
+        return {
+            phase: left
+            * (self.launches(phase) * machine.host_launch_s + calls * machine.host_call_s)
+            for phase, calls in self._calls.items()
+        }
 
     @cached_property
     def _passes(self) -> dict[Phase, "_Pass"]:
@@ -393,6 +401,6 @@ def hidden_by_pieces(
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine, links: Links) -> Floats:
     """Time of an operation's kernels of a phase, behind which communication may run [s]."""
-    one = machine.launched(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    one = machine.launched(partial.kernel_s(phase), partial.launching_s(phase))
     product_s = with_host(one.kernels_s, one.host_s)
     return links.of_kernels(product_s)
