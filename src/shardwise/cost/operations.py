@@ -195,7 +195,8 @@ class OperationCost:
     def _calls(self) -> dict[Phase, Floats]:
         like = self.operation.parameters
         runs = {phase: self.launches(phase) > 0 for phase in Phase}
-        runs[Phase.WEIGHT_GRAD] &= self.launches(Phase.INPUT_GRAD) == 0
+        of_input = self.launches(Phase.INPUT_GRAD) > 0
+        runs[Phase.WEIGHT_GRAD] = runs[Phase.WEIGHT_GRAD] & ~of_input
         found = {}
         for phase in Phase:
             calls: list[Floats] = [np.where(runs[phase], self.operation.host_calls, 0.0)]
