@@ -595,9 +595,9 @@ def stored_bytes(
         others, more = _storage_choices(model, also, longest=longest)
         shift = operations.head_copy.size
         moved = replace(more.values, kernels=more.values.kernels + shift)
-        both = joined([operations, others.values]), joined([choices, moved])
-        if both[0] and both[1] and both[1].kernels.size <= FEW_ROWS:
-            operations, choices = both
+        every, decided = joined([operations, others.values]), joined([choices, moved])
+        if every and decided and decided.kernels.size <= FEW_ROWS:
+            operations, choices = every, decided
 
     def of(rows: Ints) -> ComponentCosts:
         some = gather(choices, rows)
