@@ -197,12 +197,12 @@ def test_graphs_leave_so_much_of_launches_and_waits() -> None:
     graphs = [{"cuda_graphs": name} for name in ("none", "partial", "full")]
     software = {"host_launch": LAUNCH, "host_call": CALL, "expert_wait": 0.5}
     found = machine(*(software | g for g in graphs))
-    operations = costs({})
+    operations = {name: replace(one, machine=found) for name, one in costs({}).items()}
     alone = LAUNCH + CALL
     for name, left in (("attention.out", 0.3), ("moe.router", 0.3), ("attention.norm", 0.3)):
-        host_s = found.launching_s(operations[name], Phase.FORWARD)
+        host_s = operations[name].launching_s(Phase.FORWARD)
         assert host_s.tolist() == pytest.approx([alone, left * alone, alone / 10]), name
-    routed = found.launching_s(operations["moe.combine"], Phase.FORWARD)
+    routed = operations["moe.combine"].launching_s(Phase.FORWARD)
     assert routed.tolist() == pytest.approx([routed[0], routed[0], routed[0] / 10])
     assert found.expert_wait_s.tolist() == [0.5, 0.5, 0]
 

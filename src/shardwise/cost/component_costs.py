@@ -610,9 +610,9 @@ def stored_bytes(
         others, more = _storage_choices(model, also, longest=longest)
         shift = operations.head_copy.size
         moved = replace(more.values, kernels=more.values.kernels + shift)
-        every, chosen = joined([operations, others.values]), joined([choices, moved])
-        if every and chosen and chosen.kernels.size <= FEW_ROWS:
-            operations, choices = every, chosen
+        every, decided = joined([operations, others.values]), joined([choices, moved])
+        if every and decided and decided.kernels.size <= FEW_ROWS:
+            operations, choices = every, decided
 
     def of(rows: Ints) -> ComponentCosts:
         some = gather(choices, rows)

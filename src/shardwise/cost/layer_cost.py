@@ -352,7 +352,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     sharding, operations = machine.sharding, [c.operation for c in costs]
     sharding_s = sharding.host_s + sharding.weight_s * _weighted(operations, zero)
     byte_s = total([one.parameters for one in operations], zero) / machine.memory_rate
-    launching_s = total([machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero)
+    launching_s = total([c.launching_s(phase) for c in costs for phase in _BACKWARD], zero)
     return LayerWork(
         forward=_launched(costs, machine, zero, (sharding.forward_bytes * byte_s, sharding_s)),
         backward=machine.launched(
@@ -379,7 +379,7 @@ def _launched(
     waits = total([result for result in results if result is not None], zero)
     return machine.launched(
         total([c.kernel_s(Phase.FORWARD) for c in costs], zero) + more_s[0],
-        total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero) + more_s[1],
+        total([c.launching_s(Phase.FORWARD) for c in costs], zero) + more_s[1],
         waits * machine.expert_wait_s,
     )
 
@@ -445,7 +445,7 @@ def _segment(
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]
-        launching_s = [share * machine.launching_s(c, Phase.FORWARD) for share, c in shares]
+        launching_s = [share * c.launching_s(Phase.FORWARD) for share, c in shares]
         in_part = _Segment(
             forward=machine.launched(
                 total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),

@@ -97,14 +97,6 @@ class Machine:
             kernels_s, host_s = kernels_s + host_s, zero
         return Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s + zero)
 
-    def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
-        """Time of the host to run an operation's phase and to launch its kernels [s]."""
-        time_s = cost.launches(phase) * self.host_launch_s + cost.calls(phase) * self.host_call_s
-        in_layers = self.captured & modules_of(cost.operation) > 0
-        left = np.where(in_layers, _LEFT_OF_LAYERS, 1.0)
-        found: Floats = time_s * np.where(self.captures_step, _LEFT_OF_STEP, left)
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingWork:
@@ -225,6 +217,22 @@ class OperationCost:
         """
         return self._calls[phase]
 
+    def launching_s(self, phase: Phase) -> Floats:
+        """Time of the host to run a phase and to launch its kernels [s]."""
+        return self._launching_s[phase]
+
+    @cached_property
+    def _launching_s(self) -> dict[Phase, Floats]:
+        machine = self.machine
+        in_layers = machine.captured & modules_of(self.operation) > 0
+        left = np.where(in_layers, _LEFT_OF_LAYERS, 1.0)
+        left = np.where(machine.captures_step, _LEFT_OF_STEP, left)
+        return {
+            phase: left
+            * (self.launches(phase) * machine.host_launch_s + calls * machine.host_call_s)
+            for phase, calls in self._calls.items()
+        }
+
     @cached_property
     def _passes(self) -> dict[Phase, "_Pass"]:
         like = self.operation.parameters
@@ -241,7 +249,8 @@ class OperationCost:
     def _calls(self) -> dict[Phase, Floats]:
         like = self.operation.parameters
         runs = {phase: self.launches(phase) > 0 for phase in Phase}
-        runs[Phase.WEIGHT_GRAD] &= self.launches(Phase.INPUT_GRAD) == 0
+        of_input = self.launches(Phase.INPUT_GRAD) > 0
+        runs[Phase.WEIGHT_GRAD] = runs[Phase.WEIGHT_GRAD] & ~of_input
         found = {}
         for phase in Phase:
             calls: list[Floats] = [np.where(runs[phase], self.operation.host_calls, 0.0)]
@@ -447,6 +456,6 @@ def hidden_by_pieces(
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine, links: Links) -> Floats:
     """Time of an operation's kernels of a phase, behind which communication may run [s]."""
-    one = machine.launched(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    one = machine.launched(partial.kernel_s(phase), partial.launching_s(phase))
     product_s = with_host(one.kernels_s, one.host_s)
     return links.of_kernels(product_s)

@@ -331,12 +331,15 @@ def _pass_inputs(
 
 
 def _add_up(query: SearchQuery, several: Sequence[OperationInputs]) -> None:
-    """Add up and save the kernels of boxes: together they take as long as those of one."""
-    every = joined(several)
-    count = 0 if every is None else every.sizes.head_copy.size
-    if every is not None and count <= FEW_ROWS:
-        links = Links.silent(query.system, count)
-        known_totals(query.model, every, replace(links, kernels=np.arange(count)))
+    """Add up and save the kernels of small boxes: together they take as long as those of one."""
+    sizes = [one.sizes.head_copy.size for one in several]
+    order = np.argsort(sizes, kind="stable")
+    few = order[np.cumsum(np.array(sizes)[order]) <= FEW_ROWS].tolist()
+    every = joined([several[n] for n in few]) if len(few) > 1 else None
+    if every is not None:
+        links = Links.silent(query.system, every.sizes.head_copy.size)
+        kernels = np.arange(every.sizes.head_copy.size)
+        known_totals(query.model, every, replace(links, kernels=kernels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,8 +411,7 @@ class LayoutBounds:
             pairs = placed_pairs(query.system, box)
             every.append((pairs, pairs.legality(query.model, query.system)))
             inputs.append(_pass_inputs(query, *every[-1], communicates=False))
-        if len(boxes) > 1:
-            _add_up(query, [operations for _, operations, _ in inputs])
+        _add_up(query, [operations for _, operations, _ in inputs])
         found, counted = [], Findings.empty(len(query.axes))
         for box, (pairs, legality), read in zip(boxes, every, inputs, strict=True):
             legal, rejected = legality.counts()
