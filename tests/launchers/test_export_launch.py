@@ -195,14 +195,12 @@ def saved(results):
 def test_plans_of_results_are_exported(shardwise, saved):
     """Each plan of a search for the launcher, with the times that the search printed."""
     for number, plan in enumerate(saved["advised"], 1):
-        assert (
-            shardwise("export", "fake", "--plan", f"search.json#{number}", "-o", "a.fake")[0] == 0
-        )
+        assert shardwise("export", "fake", f"search.json#{number}", "-o", "a.fake")[0] == 0
         launch = read_launch("a.fake")
         resolved = Strategy.validated(launch.strategy).resolved(launch.model)
         assert resolved.to_dict() == plan["strategy"]
-    assert shardwise("export", "fake", "--plan", "search.json", "-o", "b.fake")[0] == 0
-    assert shardwise("export", "fake", "--plan", "search.json#1", "-o", "c.fake")[0] == 0
+    assert shardwise("export", "fake", "search.json", "-o", "b.fake")[0] == 0
+    assert shardwise("export", "fake", "search.json#1", "-o", "c.fake")[0] == 0
     assert Path("b.fake").read_bytes() == Path("c.fake").read_bytes()
 
 
@@ -210,7 +208,7 @@ def test_flags_override_a_plan(shardwise, saved):
     """Degrees of flags replace those of the plan; what follows from them follows."""
     assert saved["best"]
     flags = ("--tp", "4", "--pp", "1", "--vpp", "1", "--cp", "1", "-o", "a.fake")
-    assert shardwise("export", "fake", "--plan", "search.json", *flags)[0] == 0
+    assert shardwise("export", "fake", "search.json", *flags)[0] == 0
     launch = read_launch("a.fake")
     resolved = Strategy.validated(launch.strategy).resolved(launch.model)
     assert (resolved.tp, resolved.dp, resolved.tp_exchange) == (4, 4, "rs_ag")
@@ -219,7 +217,7 @@ def test_flags_override_a_plan(shardwise, saved):
 def test_the_stack_of_a_plan_gives_way_to_that_of_the_launcher(shardwise, saved):
     """The estimate was of the system's stack, which need not be the launcher's."""
     assert saved
-    code, _, err = shardwise("export", "fake", "--plan", "estimate.json", "--zero", "3")
+    code, _, err = shardwise("export", "fake", "estimate.json", "--zero", "3")
     assert code == 0
     assert "estimate.json#1: is of stack megatron-bridge-2026; rules and times are of " in err
 
@@ -232,7 +230,7 @@ WRONG_PLANS = {
     "search.json#1000": "must be a plan of the search, from 1 to ",
     "estimate.json#2": "the file holds one estimate: use #1",
     "none.json#1": "no such file",
-    "model.yaml": "is not the result of estimate --json or search --json",
+    "model.yaml#1": "is not the result of estimate --json or search --json",
     "empty.json": "the search found no plan",
     "list.json": "must be a list of plans",
     "number.json": "must be an estimate",
@@ -253,7 +251,7 @@ def test_wrong_plans_are_one_line(shardwise, saved, plan):
     first = json.loads(Path("estimate.json").read_text())
     Path("other.json").write_text(json.dumps(first | {"parameters": 7}))
     Path("unknown.json").write_text(json.dumps(first | {"model": "mine"}))
-    code, out, err = shardwise("export", "fake", "--plan", plan, "-o", "a.fake")
+    code, out, err = shardwise("export", "fake", plan, "-o", "a.fake")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert WRONG_PLANS[plan] in err
     assert not Path("a.fake").exists()
@@ -273,11 +271,10 @@ WRONG = {
     "export fake llama3-8b h100-sxm --gpus 16 --gbs 64 -o folder.sh": "is a directory, not a file",
     "export fake llama3-8b h100-sxm --gpus 16 --gbs 64 -o no/run.sh": "no such folder",
     "export fake h100-sxm --gpus 16": "Missing argument SYSTEM",
-    "export fake": "Missing argument 'MODEL'; it is optional with a launcher and --plan",
+    "export fake": "Missing argument 'MODEL'",
     "export graph llama3-8b h100-sxm --gpus 16 --gbs 64 --nearest": "is for `export LAUNCHER`",
-    "export graph llama3-8b h100-sxm --gpus 16 --gbs 64 --plan a.json": "is for `export LAUNCHER`",
+    "export graph llama3-8b h100-sxm --gpus 16 --gbs 64 --release 1": "is for `export LAUNCHER`",
     "export fake llama3-8b h100-sxm --gpus 16 --gbs 64 --csv a.csv": "has no effect on a launcher",
-    "export fake --plan a.json --strategy b.yaml": "has no effect with --plan",
     "export fake llama3-8b h100-sxm --gbs 64": "--gpus is missing",
     "search llama3-8b h100-sxm --gpus 16 --gbs 64 --for none": "allowed: fake",
     "search llama3-8b h100-sxm --gpus 16 --gbs 64 --for fake --count": "only counts",

@@ -98,7 +98,7 @@ def test_plans_are_read_as_written(shardwise, tmp_path, ending):
     assert record_of(shardwise("show", f"{file}#2", "--json")[1]) == plans[1]
     compared = json.loads(shardwise("compare", file, file, "--json")[1])
     assert {one["step_time_s"] for one in compared["scenarios"]} == {plans[0]["step_time_s"]}
-    code, out, _ = shardwise("export", "megatron", "--plan", f"{file}#2")
+    code, out, _ = shardwise("export", "megatron", f"{file}#2")
     assert (code, f"--tensor-model-parallel-size {plans[1]['strategy']['tp']}" in out) == (0, True)
     for words in (
         ("estimate", f"{file}#2"),
@@ -126,7 +126,7 @@ READERS = (
     ("estimate", MODEL, SYSTEM, "--strategy", "FILE"),
     ("estimate", MODEL, SYSTEM, "--stack", "FILE"),
     ("search", MODEL, SYSTEM, "--gpus", 4, "--gbs", 8, "--space", "FILE"),
-    ("export", "megatron", "--plan", "FILE"),
+    ("export", "megatron", "FILE"),
     ("recipes", "FILE"),
     ("systems", "FILE"),
     ("convert", "FILE", "copy.yaml"),

@@ -176,7 +176,7 @@ LONG = f"{'a' * 5000}/b"
         ("compare", LONG, LONG),
         ("fsdp", LONG, "--gpus", 8),
         ("show", f"{LONG}#x"),
-        ("export", "megatron", "--plan", f"{LONG}#x"),
+        ("export", "megatron", f"{LONG}#x"),
         ("validate", "kernels", "--data", LONG),
         ("calibrate", "h100-sxm", "--from-table", LONG),
     ],

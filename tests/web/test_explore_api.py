@@ -103,14 +103,14 @@ def test_a_link_opens_a_saved_result(server):
     found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, pp=1, top=3)
     saved = json.loads(as_json(found.to_dict()))
 
-    async def asked(http):
+    async def answered(http):
         paths = ["link", "link?plan=2", "link?plan=4", "link?plan=x"]
         answers = [await http.post(f"/api/v1/{path}", json=saved) for path in paths]
         one = await http.post("/api/v1/estimate", json=QUESTION)
         sent = (one.json(), {"a": 1})
         return answers + [await http.post("/api/v1/link", json=data) for data in sent]
 
-    *answers, alone, other = ask(server, asked)
+    *answers, alone, other = ask(server, answered)
     states = [
         State.of_query(record_of(one.text)["link"].removeprefix("/?"))
         for one in (*answers[:2], alone)
@@ -118,8 +118,8 @@ def test_a_link_opens_a_saved_result(server):
     times = [found.rows[0].step_time_s, found.rows[1].step_time_s]
     times.append(estimate("llama3-70b", "h100-sxm", RUN).step_time_s)
     for state, time_s in zip(states, times, strict=True):
-        asked_for = state.question()
-        again = estimate(asked_for["model"], asked_for["system"], asked_for["strategy"])
+        question = state.question()
+        again = estimate(question["model"], question["system"], question["strategy"])
         assert again.step_time_s == time_s
     assert [len(state.pinned) for state in states] == [3, 0, 0]
     assert State.of_query(states[0].pinned[1]).strategy == states[1].strategy

@@ -34,11 +34,11 @@ async def two_processes(pool):
 def test_a_page_has_the_same_process_again(pool):
     """As long as it is idle: it has the estimate that the charts are drawn of."""
 
-    async def asked():
+    async def processes():
         await two_processes(pool)
         return {await pool.run(os.getpid) for _ in range(5)}
 
-    assert len(run_async(asked())) == 1
+    assert len(run_async(processes())) == 1
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ class Chosen:
             check_same(recipe, model=model, system=system)
             return cls(recipe=recipe, model=recipe.model, system=recipe.system)
         if model is None:
-            problem = f"Missing argument 'MODEL'; it is optional with {optional_with}"
+            problem = "Missing argument 'MODEL'"
+            problem += f"; it is optional with {optional_with}" if optional_with else ""
             raise InputError.at(COMMAND_LINE, problem)
         launch = find_launch(model, gpus=gpus)
         used = model if launch is None else launch_model(launch)

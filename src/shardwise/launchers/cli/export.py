@@ -10,7 +10,7 @@ from shardwise import registry
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.reference_results import known_reference
 from shardwise.analysis.results import Estimate
-from shardwise.analysis.saved_plan import find_plan, read_plan
+from shardwise.analysis.saved_plan import SavedPlan, find_plan
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
@@ -43,7 +43,6 @@ from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 from shardwise.units import readable
 
 _LAUNCHER = "Launchers"
-_TWICE = "has no effect with --plan, which sets the strategy"
 # Fields of a resolved strategy that follow from others, which flags may change.
 _READABLE = 0o444
 
@@ -52,12 +51,6 @@ _READABLE = 0o444
 class LaunchOptions:
     """Options of an export to a launcher."""
 
-    plan: str | None = opt(
-        "--plan FILE[#N]",
-        "Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
-        "1), in place of MODEL and SYSTEM; flags override its fields.",
-        _LAUNCHER,
-    )
     release: str | None = opt("--release R", "Release whose options to write.", _LAUNCHER)
     nearest: bool = opt(
         "--nearest",
@@ -87,12 +80,9 @@ def export_launch(
     known_release(launcher, options.release)
     ending = None if output is None else _ending(launcher, output)
     case: tuple[Any, Any, Strategy]
-    plan = options.plan
-    if plan is None and strategy is None and model is not None and find_plan(model) is not None:
-        plan, model = model, None
-    if plan is not None:
-        refuse_options(_TWICE, strategy=strategy)
-        case = _of_plan(plan, launcher, model, system, flags)
+    saved = None if model is None or strategy is not None else find_plan(model)
+    if saved is not None:
+        case = _of_plan(saved, launcher, system, flags)
     else:
         found = chosen_inputs(model, system, strategy, flags, launcher=launcher.name)
         case = found.model, found.system, strategy_of(found.strategy, found.fields)
@@ -134,26 +124,24 @@ def chosen_inputs(
 ) -> Inputs:
     """Return the inputs of an export, of which a launch file may set model and strategy."""
     named = {"model": model, "system": system, "strategy": strategy}
-    chosen = Chosen.of(None, **named, gpus=flags.get("gpus"), optional_with="a launcher and --plan")
+    chosen = Chosen.of(None, **named, gpus=flags.get("gpus"), optional_with="")
     return chosen.inputs(flags, tables=tables, launcher=launcher)
 
 
 def _of_plan(
-    plan: str,
+    saved: SavedPlan,
     launcher: Launcher,
-    model: str | None,
     system: str | None,
     flags: Mapping[str, Any],
 ) -> tuple[str, str, Strategy]:
     """Model, system and strategy of a saved plan; what is entered has precedence."""
-    saved = read_plan(plan)
-    used = saved.model().name if model is None else model
+    model = saved.model().name
     own, stack = saved.fields(flags), saved.estimate.software.stack
     if "stack" not in flags and stack != launcher.stack:
         note(f"{saved.source}: is of stack {stack}; rules and times are of {launcher.stack}")
     left_out = {"stack", "any_software"} - flags.keys()
     fields = {name: value for name, value in own.items() if name not in left_out}
-    return used, system or saved.system(), strategy_of(None, fields)
+    return model, system or saved.system(), strategy_of(None, fields)
 
 
 def _ending(launcher: Launcher, output: str) -> str:
@@ -205,7 +193,7 @@ def exported_things() -> tuple[str, ...]:
 
 
 @with_help(
-    "plan nearest output gpus tp pp micro_batch_size global_batch_size",
+    "nearest output gpus tp pp micro_batch_size global_batch_size",
     examples=["shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64"],
 )
 @with_strategy_flags
@@ -215,7 +203,7 @@ def command(
     what: str = arg("WHAT", f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}."),
     model: str | None = arg(
         "MODEL",
-        "As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
+        "As for `estimate`; a launch file, too; FILE#N: plan N of a saved search, on its system.",
         default=None,
     ),
     system: str | None = SYSTEM_OR_NONE,
