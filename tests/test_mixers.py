@@ -356,7 +356,7 @@ def test_streams_that_run_again_keep_the_outputs_of_blocks() -> None:
     ops = operations(described)
     mixed = {f"{block}.{kind}" for block in ("attention", "mlp") for kind in ("mix", "residual")}
     assert {name for name, one in ops.items() if "streams" in one.reruns_with} == mixed
-    kept = {name for name in mixed if name.endswith("residual")}
-    assert all("streams" not in ops[name].dropped_with for name in kept)
+    outputs = {name for name in mixed if name.endswith("residual")}
+    assert all("streams" not in ops[name].dropped_with for name in outputs)
     streams = 2 * known.streams * known.hidden
     assert dropped(ops.values(), "streams") >= TOKENS * streams * SIZE
