@@ -37,6 +37,8 @@ RECOMPUTE_MODULES = {
     "mlp": "mlp",
     "moe": "moe",
     "shared_experts": "shared_experts",
+    "mixer_gate": "gdn_norm_out",
+    "streams": "mhc",
 }
 OFFLOAD_MODULES = {
     "attention_norm": "attn_norm",

@@ -7,7 +7,7 @@ import pytest
 
 from described_layers import model
 from rows import each_row
-from samples import exchanges, held, operations, rank_work, saved
+from samples import dropped, exchanges, held, operations, rank_work, saved
 from shardwise import InputError, System, estimate
 from shardwise.analysis.graph.edges import INPUT, OUTPUT, linked
 from shardwise.analysis.mixer_kernels import spread_of
@@ -340,3 +340,23 @@ def test_attention_and_a_mixer_side_by_side_share_norm_and_collectives() -> None
     assert not exchanges(ops["mamba.out"])
     assert saved([ops["mamba.in"]]) == 0
     assert exchanges(ops["attention.qkv"])
+
+
+def test_a_gate_that_runs_again_drops_the_input_of_the_projection() -> None:
+    """As gdn_norm_out of Megatron-LM: 4 heads of 16 values in 2 bytes."""
+    ops = operations(mixing("gated_delta"))
+    assert {name for name, one in ops.items() if "mixer_gate" in one.reruns_with} == {"mixer.gate"}
+    assert dropped(ops.values(), "mixer_gate") == TOKENS * 4 * 16 * SIZE
+
+
+def test_streams_that_run_again_keep_the_outputs_of_blocks() -> None:
+    """As mhc of Megatron-LM: streams, and what norms read of them, follow from these outputs."""
+    known = Model.load("deepseek-v4-flash")
+    described = known.model_copy(update={"layers": known.layers[:1]})
+    ops = operations(described)
+    mixed = {f"{block}.{kind}" for block in ("attention", "mlp") for kind in ("mix", "residual")}
+    assert {name for name, one in ops.items() if "streams" in one.reruns_with} == mixed
+    outputs = {name for name in mixed if name.endswith("residual")}
+    assert all("streams" not in ops[name].dropped_with for name in outputs)
+    streams = 2 * known.streams * known.hidden
+    assert dropped(ops.values(), "streams") >= TOKENS * streams * SIZE

@@ -275,6 +275,8 @@ def test_parts_of_a_dense_layer() -> None:
         "mlp_up": ({"mlp.up"}, 2 * inner),
         "experts": (set(), 0),
         "shared_experts": (set(), 0),
+        "mixer_gate": (set(), 0),
+        "streams": (set(), 0),
     }
     found = {
         part: ({n for n, o in ops.items() if part in o.reruns_with}, dropped(ops.values(), part))

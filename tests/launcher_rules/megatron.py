@@ -86,6 +86,7 @@ _MEGATRON_PARTS: Mapping[str, Release] = {
     "mlp": (0, 12),
     "moe": (0, 12),
     "shared_experts": (0, 16),  # not among the modules of 0.12
+    "mixer_gate": (0, 19),
 }
 _OFFLOAD_MODULES = {
     "attention_norm",

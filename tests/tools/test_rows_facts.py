@@ -99,6 +99,8 @@ CASES: dict[str, tuple[object, str]] = {
     "sliding_window": (1024, "tensors"),
     "vocab_multiple": (256, "vocabulary"),
     "bf16_moments": (True, "tensors"),
+    "fp8_dot_product_attention": (True, "tensors"),
+    "fp8_output_proj": (True, "tensors"),
     **dict.fromkeys(FP8_SWITCHES, ("True", "tensors")),
 }
 ROWS |= {

@@ -230,7 +230,7 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     return changes
 
 
-# What a recipe of low precision quantizes besides products of layers, by fields of stacks.
+# What a recipe of low precision quantizes in addition to products of layers, by fields of stacks.
 _LOW_PRECISION = {
     "quantized_attention": "fp8_dot_product_attention",
     "quantized_head": "fp8_output_proj",

@@ -123,7 +123,7 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "cutedsl_fused_grouped_mlp": _same(),
     "helpers": _same(values=_ANY),
-    "fp8_dot_product_attention": _same("fp8_dpa"),
+    "fp8_dot_product_attention": _same(),
     "fp8_output_proj": _same(),
     # Experts
     "moe_flex_dispatcher_backend": _same(

@@ -316,6 +316,8 @@ class RecomputePart(Word):
     MLP_UP = "mlp_up"
     EXPERTS = "experts"
     SHARED_EXPERTS = "shared_experts"
+    MIXER_GATE = "mixer_gate"
+    STREAMS = "streams"
 
 
 class FrozenPart(Word):

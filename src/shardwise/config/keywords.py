@@ -68,6 +68,8 @@ RecomputeParts = Literal[
     "mlp_up",
     "experts",
     "shared_experts",
+    "mixer_gate",
+    "streams",
 ]
 
 CheckpointPlace = Literal[

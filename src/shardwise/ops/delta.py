@@ -115,7 +115,7 @@ def gated_delta_operations(
             parameters=mixer.value_dim,
             statistics=heads * FP32_BYTES,
         ),
-        out_projection("mixer.out", model, work, values, reduces=reduces),
+        out_projection("mixer.out", model, work, values, reduces=reduces, gated=True),
     ]
 
 
@@ -188,7 +188,7 @@ def kimi_delta_operations(
         convolution("mixer.conv", work, mixer.conv_width, mixer.conv, neighbors=True),
         core_operation(work, core),
         gated_norm("mixer.gate", work, width, parameters=dim, statistics=heads * FP32_BYTES),
-        out_projection("mixer.out", model, work, width, reduces=reduces),
+        out_projection("mixer.out", model, work, width, reduces=reduces, gated=True),
     ]
 
 
@@ -227,5 +227,5 @@ def lightning_operations(
         ),
         core_operation(work, core),
         gated_norm("mixer.gate", work, width, parameters=width / work.tp),
-        out_projection("mixer.out", model, work, width, reduces=reduces),
+        out_projection("mixer.out", model, work, width, reduces=reduces, gated=True),
     ]

@@ -279,9 +279,10 @@ def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks)
         parts = frozenset({part, "every_other"}) if normed_before else frozenset[str]()
         inner = name == "mlp"
         branches = 2 if layer.side_by_side and not inner else 1
-        rebuilt = frozenset({"attention_out"} if inner else ())
-
         several = model.streams > 1
+        rebuilt = frozenset({"attention_out"} if inner else ()) | (
+            {"streams"} if several else set()
+        )
 
         def before() -> list[Operation]:
             mixture = [stream_mix(f"{name}.mix", model, work)] if several else []

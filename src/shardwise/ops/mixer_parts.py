@@ -114,7 +114,14 @@ def projection(
 
 
 def out_projection(
-    name: str, model: Model, work: RankWork, width: int, *, bias: bool = False, reduces: bool
+    name: str,
+    model: Model,
+    work: RankWork,
+    width: int,
+    *,
+    bias: bool = False,
+    reduces: bool,
+    gated: bool = False,
 ) -> Operation:
     """Row-parallel projection from the inner width back to the residual stream.
 
@@ -122,6 +129,9 @@ def out_projection(
     ----------
     reduces
         Whether its output is reduced; false: with that of attention next to it.
+    gated
+        Whether the part `mixer_gate` rebuilds its input (gdn_norm_out of Megatron-LM d98e8a6,
+        ssm/gated_delta_net): the norm runs again, what it reads stays.
     """
     return linear(
         name,
@@ -132,7 +142,7 @@ def out_projection(
         bias=model.hidden if bias else 0.0,
         collectives=after_row_parallel(work, model.hidden) if reduces else (),
         reruns_with=_ALL | {"every_other", "attention_out"},
-        dropped_with=_ALL,
+        dropped_with=_ALL | ({"mixer_gate"} if gated else set()),
     )
 
 
@@ -221,7 +231,7 @@ def gated_norm(
         parameters=np.full_like(work.tp, parameters),
         saved_bytes=size * (1 + saves_gate) + work.tokens * statistics / work.tp,
         working_bytes=2 * size,
-        reruns_with=_ALL | {"attention_out"},
+        reruns_with=_ALL | {"attention_out", "mixer_gate"},
         dropped_with=_ALL,
     )
 

@@ -4,6 +4,10 @@ Of n streams, a block reads a mixture in learned shares, and its output is added
 be mixed with one another. The shares of a token come from a product of its n streams. Their weights
 are replicated on tensor-parallel ranks, which run them for their shard of the sequence.
 
+The part `streams` of recompute runs both again and keeps the outputs of the blocks, of which all
+streams follow; those at the first layer of a stage are not counted (mhc of Megatron-LM d98e8a6,
+transformer_config.py, recompute_modules).
+
 Embeddings of layers (Gemma 3n, Gemma 4): a table has p numbers of each token for each layer; the
 layer multiplies them with a projection of its output and adds the result, projected back.
 """
@@ -17,6 +21,7 @@ from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zer
 from shardwise.records import replace
 
 _EVERY = frozenset({"every_other"})
+_STREAMS = frozenset({"streams"})
 
 
 def stream_mix(name: str, model: Model, work: RankWork) -> Operation:
@@ -58,7 +63,8 @@ def _mixed(name: str, model: Model, work: RankWork, shares: int, scales: int) ->
         outputs=float(shares),
         parameters=float(width * shares + shares + scales),
         sixteen_bits=True,
-        reruns_with=_EVERY,
+        reruns_with=_EVERY | _STREAMS,
+        dropped_with=_STREAMS,
     )
     elements = work.split_tokens * width
     one = work.split_tokens * model.hidden
@@ -88,6 +94,7 @@ def stream_residual(name: str, model: Model, work: RankWork) -> Operation:
         parameters=zeros(work),
         saved_bytes=one * size,
         working_bytes=n * one * size,
+        reruns_with=_STREAMS,
     )
 
 

@@ -47,6 +47,8 @@ RECOMPUTE_MODULES: Mapping[RecomputePart, str] = {
     RecomputePart.MLP: "mlp",
     RecomputePart.MOE: "moe",
     RecomputePart.SHARED_EXPERTS: "shared_experts",
+    RecomputePart.MIXER_GATE: "gdn_norm_out",
+    RecomputePart.STREAMS: "mhc",
 }
 OFFLOAD_MODULES: Mapping[OffloadPart, str] = {
     OffloadPart.ATTENTION_NORM: "attn_norm",

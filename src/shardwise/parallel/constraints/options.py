@@ -30,6 +30,7 @@ from shardwise.config.enums import (
     Reference,
     Task,
 )
+from shardwise.config.mixer import GatedDelta, KimiDelta, Lightning
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -57,6 +58,7 @@ _IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
     "mlp": lambda layer: layer.mlp is not None,
     **dict.fromkeys(("moe", "experts"), lambda layer: layer.moe is not None),
     "shared_experts": lambda layer: layer.moe is not None and layer.moe.shared_ffn > 0,
+    "mixer_gate": lambda layer: isinstance(layer.mixer, (GatedDelta, KimiDelta, Lightning)),
 }
 
 
@@ -319,6 +321,8 @@ def _has_parts(table: Table, parts: tuple[str, ...]) -> Bools:
 
 def is_recomputable(model: Model, part: str) -> bool:
     """Whether some layer of a model has a part of recompute."""
+    if part == "streams":
+        return model.streams > 1
     return part not in _IN_SOME_MODELS or any(map(_IN_SOME_MODELS[part], model.layers))
 
 
