@@ -167,6 +167,9 @@ class LayerTimes:
     offload_backward_exposed_s: Floats
     recompute_flops: Floats
     """FLOPs of the matrix products and attention that recompute runs again."""
+    forward_host_s: Floats
+    """Time of the host to launch forward, most of which kernels hide; 0 where it is in them."""
+    backward_host_s: Floats
 
     @property
     def offload_exposed_s(self) -> Floats:
@@ -264,6 +267,8 @@ NO_TIMES = LayerTimes(
     offload_forward_exposed_s=_NONE,
     offload_backward_exposed_s=_NONE,
     recompute_flops=_NONE,
+    forward_host_s=_NONE,
+    backward_host_s=_NONE,
 )
 """Where only bytes are computed: not a number, in any row."""
 
@@ -349,14 +354,11 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     backward_s = busy(_BACKWARD)
     reruns = reruns_of(costs)
     dense = [c for c in costs if not c.operation.routed]
-    sharding, operations = machine.sharding, [c.operation for c in costs]
-    sharding_s = sharding.host_s + sharding.weight_s * _weighted(operations, zero)
-    byte_s = total([one.parameters for one in operations], zero) / machine.memory_rate
-    launching_s = total([c.launching_s(phase) for c in costs for phase in _BACKWARD], zero)
     return LayerWork(
-        forward=_launched(costs, machine, zero, (sharding.forward_bytes * byte_s, sharding_s)),
+        forward=_launched(costs, machine, zero),
         backward=machine.launched(
-            backward_s + sharding.backward_bytes * byte_s, launching_s + sharding_s
+            backward_s,
+            total([c.launching_s(phase) for c in costs for phase in _BACKWARD], zero),
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         dense_forward_s=total([c.kernel_s(Phase.FORWARD) for c in dense], zero),
@@ -368,18 +370,13 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     )
 
 
-def _launched(
-    costs: Sequence[OperationCost],
-    machine: Machine,
-    zero: Floats,
-    more_s: tuple[Floats | float, Floats | float] = (0.0, 0.0),
-) -> Launched:
-    """Add up a forward pass of operations, and more time of kernels and of the host."""
+def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) -> Launched:
+    """Add up a forward pass of operations."""
     results = [c.operation.host_waits for c in costs]
     waits = total([result for result in results if result is not None], zero)
     return machine.launched(
-        total([c.kernel_s(Phase.FORWARD) for c in costs], zero) + more_s[0],
-        total([c.launching_s(Phase.FORWARD) for c in costs], zero) + more_s[1],
+        total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
+        total([c.launching_s(Phase.FORWARD) for c in costs], zero),
         waits * machine.expert_wait_s,
     )
 
@@ -498,6 +495,8 @@ def times_of_layer(
         offload_forward_exposed_s=zero,
         offload_backward_exposed_s=zero,
         recompute_flops=zero,
+        forward_host_s=work.forward.host_s,
+        backward_host_s=np.where(training, work.backward.host_s, 0.0),
     )
     if recompute is None:
         return times

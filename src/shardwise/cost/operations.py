@@ -5,14 +5,13 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, TpOverlap
+from shardwise.config.enums import TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.links import CollectiveTimes, Links
-from shardwise.ops.layer import BYTES_BY_CODE, modules_of
+from shardwise.ops.layer import modules_of
 from shardwise.ops.operation import (
-    FP32_BYTES,
     Collective,
     Kernel,
     Matmul,
@@ -45,8 +44,6 @@ class Machine:
     """Time of the host for one operation besides its launches, as `host_launch_s` [s]."""
     expert_wait_s: Floats
     """Time for which the host waits for one result of the router [s]."""
-    sharding: "ShardingWork"
-    """Work next to the collectives of sharded weights, for one layer."""
     captured: Ints
     """Modules of layers that CUDA graphs capture, as bits of `GraphScope`."""
     captures_step: Bools
@@ -60,12 +57,10 @@ class Machine:
         captures_step = table.captures_step
         wait_s = table.by_stack(lambda stack: stack.expert_wait)
         on = table.on(system)
-        call_s = table.by_compile("host_call") / on.launch_speed
         return cls(
             kernels=KernelRates.of(system, table),
             host_launch_s=table.by_stack(lambda stack: stack.host_launch) / on.launch_speed,
-            host_call_s=call_s,
-            sharding=ShardingWork.of(table, call_s),
+            host_call_s=table.by_compile("host_call") / on.launch_speed,
             expert_wait_s=np.where(captures_step, 0.0, wait_s),  # no host can wait inside a graph
             captured=table.captured_modules,
             captures_step=captures_step,
@@ -96,55 +91,6 @@ class Machine:
         if not self.asynchronous:
             kernels_s, host_s = kernels_s + host_s, zero
         return Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s + zero)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingWork:
-    """What runs next to the collectives of ZeRO-2 and ZeRO-3 for a layer, in one micro-batch."""
-
-    host_s: Floats | float = 0.0
-    """Of the host, each way [s]."""
-    weight_s: Floats | float = 0.0
-    """In addition for each operation with weights [s]."""
-    forward_bytes: Floats | float = 0.0
-    """That kernels copy before forward, for each weight of the layer [byte]."""
-    backward_bytes: Floats | float = 0.0
-    """The same before and after backward."""
-
-    @classmethod
-    def of(cls, table: Table, call_s: Floats) -> "ShardingWork":
-        """Work of FSDP2 and of DDP in plain PyTorch; none where fitted figures have it.
-
-        Weights of b bytes in n shards: a shard in fp32 is cast to the compute type, (4 + b) / n;
-        what is gathered is split into weights, 2 b. Gradients are joined in fp32, in which they are
-        reduced, b + 4. With one shard the collectives are copies too, 2 b and 8. (PyTorch,
-        _fsdp_collectives.py: all_gather_copy_in, split_with_sizes_copy, _chunk_cat.) DDP copies
-        gradients in fp32 into its buckets, 8 (reducer.cpp, mark_variable_ready_dense).
-        """
-        calls = table.by_stack(lambda stack: stack.sharding_calls)
-        by_weight = table.by_stack(lambda stack: stack.sharded_weight_calls)
-        copies = table.by_stack(lambda stack: stack.sharding_copies)
-        if not np.any(calls + copies):  # what is not read is no reason to evaluate a row again
-            return cls()
-        sharded, split = table.zero >= ZERO_GRADIENTS, table.zero >= ZERO_WEIGHTS
-        shards = np.maximum(table.replicas * table.shard_share, 1.0)
-        alone = np.where(shards == 1, 2.0, 0.0)
-        size = BYTES_BY_CODE[table.dtype]
-        gathered = size * (2 + alone) + (FP32_BYTES + size) / shards
-        once = np.where(split & ~table.stays_gathered, 1.0, 1 / table.micro_batches)
-        joined = size + FP32_BYTES * (1 + alone)
-        reductions = np.where(table.syncs_once, 1 / table.micro_batches, 1.0)
-        again = np.where(split & table.fsdp_reshard, gathered, 0.0)
-        copied = np.where(copies & sharded, 1.0, 0.0)
-        buckets = np.where(
-            copies & ~sharded & (table.replicas > 1), 2 * FP32_BYTES / table.micro_batches, 0.0
-        )
-        return cls(
-            host_s=np.where(sharded, calls * call_s, 0.0),
-            weight_s=np.where(sharded, by_weight * call_s, 0.0),
-            forward_bytes=copied * once * gathered,
-            backward_bytes=copied * (again + reductions * joined) + buckets,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +227,13 @@ def with_host(device_s: Floats, host_s: Floats) -> Floats:
     device, host = np.square(np.square(device_s)), np.square(np.square(host_s))
     joined: Floats = np.sqrt(np.sqrt(device + host))
     return joined
+
+
+def without_host(joined_s: Floats, host_s: Floats) -> Floats:
+    """Time d of the accelerator in join(d, h) of `with_host` [s]."""
+    joined, host = np.square(np.square(joined_s)), np.square(np.square(host_s))
+    device: Floats = np.sqrt(np.sqrt(np.maximum(0.0, joined - host)))
+    return device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Communication among the replicas of a stage: among whom, its time, and how much compute hides."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -9,8 +9,10 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS,
 from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time
-from shardwise.cost.layer_cost import LayerBytes
+from shardwise.cost.component_costs import summed
+from shardwise.cost.layer_cost import LayerBytes, LayerCost
 from shardwise.cost.links import processor_share
+from shardwise.cost.operations import with_host, without_host
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.step import Step
@@ -18,7 +20,7 @@ from shardwise.engine.zero import reduced_bytes, releases, updated_weights
 from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
-from shardwise.ops.operation import CollectiveKind
+from shardwise.ops.operation import FP32_BYTES, CollectiveKind
 from shardwise.parallel.placement import Extents
 from shardwise.records import dataclass
 
@@ -118,6 +120,9 @@ def replica_communication(step: Step) -> ReplicaCommunication:
     for name, pieces in unhidden_collectives(step).items():
         time_s = _time_of(step, pieces)
         parts[name] = time_s, time_s
+    for name, time_s in sharding_work(step).items():
+        before = parts.get(name, (0.0, 0.0))
+        parts[name] = before[0] + time_s, before[1] + time_s
     return parts
 
 
@@ -208,11 +213,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
     table, costs, critical, training = step.table, step.costs, step.critical, step.table.training
-    by_layer = [
-        (count, part.bytes)
-        for count, part in zip(step.largest.resident, costs.components, strict=True)
-        if part is not None
-    ]
+    by_layer = [(count, part.bytes) for count, part in _components(step) if part is not None]
     shard = [shard_extents(table, members) for members in (step.extents.replicas, step.extents.edp)]
 
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
@@ -286,6 +287,11 @@ def _by_layer(step: Step) -> ReplicaCommunication:
         "weights_forward": (m * forward + once, m * in_forward + once_exposed),
         "weights_backward": (m * again, m * in_backward),
     }
+
+
+def _components(step: Step) -> Iterator[tuple[Floats, LayerCost | None]]:
+    """Number and cost of the components of the stage with the most trained weights."""
+    return zip(step.largest.resident, step.costs.components, strict=True)
 
 
 def unhidden_collectives(step: Step) -> dict[str, Pieces]:
@@ -399,3 +405,67 @@ def _copied_embeddings(step: Step) -> Pieces:
     copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
     buffer = copied * reduced_bytes(step.table, step.costs)
     return [(CollectiveKind.ALL_REDUCE, buffer, _ends_of_pipeline(step))]
+
+
+def sharding_work(step: Step) -> dict[str, Floats]:
+    """Time that plain PyTorch adds next to the collectives of replicas in a step, by kind [s].
+
+    None where fitted figures of the stack have it. Kernels copy between the buffers of FSDP2 and
+    tensors: of weights of b bytes in n shards, a shard in fp32 is cast to the compute type,
+    (4 + b) / n, and what is gathered is split into weights, 2 b; gradients are joined in the type r
+    in which they are reduced, b + r. With one shard the collectives are copies too, 2 b and 2 r.
+    (_fsdp_collectives.py: all_gather_copy_in, split_with_sizes_copy, _chunk_cat.) DDP copies
+    gradients into its buckets, 2 r (reducer.cpp, mark_variable_ready_dense).
+
+    The host calls hooks, events and copies of each layer and each weight. A pass of which the
+    accelerator takes d and the host h is join(d + copies, h + calls) with them, not join(d, h).
+    """
+    table, costs, critical = step.table, step.costs, step.critical
+    copies = table.by_stack(lambda stack: stack.sharding_copies)
+    calls = table.by_stack(lambda stack: stack.sharding_calls)
+    if not np.any(copies + calls):
+        return {}
+    sharded, split = table.zero >= ZERO_GRADIENTS, table.zero >= ZERO_WEIGHTS
+    shards = shard_extents(table, step.extents.replicas)[-1]
+    alone = np.where(shards == 1, 2.0, 0.0)
+    size, reduced = costs.element_bytes, reduced_bytes(table, costs)
+    resident = step.largest.resident
+    weights = summed(costs, resident, lambda one: one.bytes.all_parameters)
+    trained = step.largest.all_trained.weights
+    per_byte = np.where(copies, 1 / costs.memory_rate, 0.0)
+    gather_s = per_byte * weights * (size * (2 + alone) + (FP32_BYTES + size) / shards)
+    reduce_s = per_byte * trained * (size + reduced * (1 + alone))
+    bucket_s = np.where(table.replicas > 1, per_byte * trained * 2 * reduced, 0.0)
+
+    by_weight = table.by_stack(lambda stack: stack.sharded_weight_calls)
+    layers = total((n * (part is not None) for n, part in _components(step)), weights)
+    weighted = summed(costs, resident, lambda one: one.bytes.weighted)
+    call_s = table.by_compile("host_call") / step.system.launch_speed
+    calls_s = np.where(sharded, (layers * calls + weighted * by_weight) * call_s, 0.0)
+
+    def more(pass_s: Floats, host_s: Floats, copies_s: Floats) -> Floats:
+        if not step.system.accelerator.asynchronous:
+            return copies_s + calls_s
+        device_s = without_host(pass_s, host_s)
+        both: Floats = with_host(device_s + copies_s, host_s + calls_s) - pass_s
+        return np.maximum(0.0, both)
+
+    m, training = table.micro_batches, table.training
+    once = np.where(split & ~table.stays_gathered, 1.0, 1 / m)
+    again = np.where(split & table.fsdp_reshard, gather_s, 0.0)
+    reductions = np.where(table.syncs_once, 1 / m, 1.0)
+    forward_s = more(
+        critical.on(lambda one: one.forward_pass_s),
+        critical.on(lambda one: one.forward_host_s),
+        np.where(sharded, once * gather_s, 0.0),
+    )
+    backward_s = more(
+        critical.on(lambda one: one.backward_pass_s),
+        critical.on(lambda one: one.backward_host_s),
+        np.where(sharded, again + reductions * reduce_s, 0.0),
+    )
+    buckets_s = np.where(sharded, 0.0, bucket_s)
+    return {
+        "weights_forward": m * forward_s,
+        "gradients": np.where(training, m * backward_s + buckets_s, 0.0),
+    }

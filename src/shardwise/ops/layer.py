@@ -40,7 +40,7 @@ _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
 KnownBlocks = dict[Hashable, list[Operation]]
 """Operations of blocks of layers, by what they are built from."""
-BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
+_BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 # Operations by `OffloadPart`. Every operation has one part, so the parts make up a layer. Of the
 # modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj and
 # mlp_norm are the first five parts, expert_fc1 is expert_up, and moe_act is activation (also of
@@ -141,7 +141,7 @@ def rank_work(table: Table, *, longest: bool = False) -> RankWork:
     longest
         Whether it is the longest micro-batch of data of several lengths, or the usual one.
     """
-    element_bytes = BYTES_BY_CODE[table.dtype]
+    element_bytes = _BYTES_BY_CODE[table.dtype]
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
