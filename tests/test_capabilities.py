@@ -22,7 +22,13 @@ from shardwise.parallel.constraints import CONSTRAINTS, first_violation, illegal
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
 from shardwise.validate.measured.runs import NotModeledError, load_runs
 
-NOT_BOUND = {"calculon", "simumax", "unknown", "pytorch-cpu"}  # the last: scripts of PyTorch
+NOT_BOUND = {
+    "calculon",
+    "simumax",
+    "unknown",
+    "pytorch-cpu",
+    "pytorch-cuda",
+}  # the last two: scripts of PyTorch
 CORE = "megatron-core-2025"
 DUALPIPE = {"stack": CORE, "gpus": 64, "tp": 8, "pp": 2, "gbs": 128, "schedule": "dualpipe"}
 ONE = {"when": {"tp": 2}, "then": {"pp": 1}, "because": "x"}

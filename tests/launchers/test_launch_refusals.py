@@ -34,7 +34,8 @@ def refused(launcher: Launcher, name: str, fields: dict[str, Any]) -> set[str]:
     model = Model.load(name)
     strategy = resolved(launcher, model, fields)
     software = illegal_faults(model, SYSTEM, Table.of(model, [strategy]))
-    assert set(software) <= {"software", "fused_activation_stack"}, software
+    model_rules = {"fused_activation_stack", "parts_lacking"}
+    assert set(software) <= {"software", *model_rules}, software
     faults = [*software.values(), *launcher.faults(model, strategy)]
     return {fault.field for fault in faults}
 

@@ -20,6 +20,7 @@ from shardwise import (
     Strategy,
     choose_cluster,
     compare,
+    compare_methods,
     convert,
     diagnose,
     estimate,
@@ -74,6 +75,7 @@ ARGUMENTS = {
     convert: {"file": MODEL},
     validate_suite: {"suite": "seqsel"},
     largest_model: {"system": SYSTEM, "gpus": 1},
+    compare_methods: {"models": [MODEL], "systems": [SYSTEM]},
     choose_cluster: {
         "model": MODEL,
         "systems": [SYSTEM],

@@ -130,8 +130,15 @@ def compare_methods(
     >>> [(plan.finetune, plan.gpus) for plan in found.plans]
     [('full', 1), ('lora', 1)]
     """
+    lists = {"models": models, "systems": systems, "finetune": finetune, "seq_lens": seq_lens}
+    for name, value in lists.items():
+        if not isinstance(value, list | tuple) or not value:
+            raise InputError.of(name, value, "must be a list with at least one item")
+    for name, number in [*(("seq_lens", length) for length in seq_lens), ("mbs", mbs)]:
+        if not isinstance(number, int) or number < 1:
+            raise InputError.of(name, number, "must be a whole number of at least 1")
     for method in finetune:
-        if method not in METHODS:
+        if not isinstance(method, str) or method not in METHODS:
             raise InputError(Fault.of("finetune", method, allowed_words(method, tuple(METHODS))))
     own = {"mbs": mbs} | fields
     several = [System.load(system) for system in systems]
