@@ -20,10 +20,15 @@ ONLY_ROW: Ints = np.zeros(1, dtype=np.int64)
 ONLY_ROW.flags.writeable = False
 
 
+_FEW = 64
+"""Rows of a single estimate and of its variants."""
+
+
 def distinct_values(column: Ints) -> list[int]:
     """Values of a column, each once, in order."""
-    one = column.size == 1  # `np.unique` would import masked arrays, which nothing else uses
-    return column.tolist() if one else np.unique(column).tolist()
+    if column.size <= _FEW:  # `np.unique` would import masked arrays, which nothing else uses
+        return sorted({*column.ravel().tolist()})
+    return np.unique(column).tolist()
 
 
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
