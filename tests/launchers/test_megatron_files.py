@@ -136,7 +136,7 @@ def test_what_cannot_be_expressed_are_the_cells_of_the_table():
     }
 
 
-# Parts of models whose layers the command line does not describe in full; tests of Bridge have them.
+# Of models whose layers the command line does not describe in full; tests of Bridge have them.
 OF_MIXERS = ("mixer_gate", "streams")
 SPREADS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 

@@ -38,7 +38,7 @@ def test_every_benchmark_of_a_processor_runs(tmp_path):
     torch.set_num_threads(threads)
     samples = read_samples(path)
     assert samples.rounds == 2
-    assert samples.refused == {}
+    assert set(samples.refused) <= {"bf16 train_gemm"}  # on processors without instructions for it
     kinds = {dict(key)["kind"] for key in samples.times}
     assert kinds == {"train_gemm", "train_attention", "elementwise", "launch", "optimizer"}
     layouts = {key["layout"] for key, _ in samples.medians(kind="train_gemm")}
