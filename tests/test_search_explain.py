@@ -64,15 +64,15 @@ def test_the_parts_of_a_loss_sum_to_the_difference():
     assert loss.step_time_s == estimate(MODEL, SYSTEM, {**LEGAL, "gbs": 8}).step_time_s
 
 
-def test_every_broken_rule_is_told():
+def test_every_broken_rule_is_named():
     """Three faults at once: degrees that do not divide, heads, and a ZeRO stage."""
     found = explain(MODEL, SYSTEM, SPACE, {"gpus": 16, "tp": "3", "zero": 4})
-    told = {rule.reason: (rule.field, rule.value) for rule in found.broken}
-    assert told["heads"] == ("tp", 3)
-    assert told["zero"] == ("zero", 4)
-    assert told["degrees"] == ("tp", 3)
+    named = {rule.reason: (rule.field, rule.value) for rule in found.broken}
+    assert named["heads"] == ("tp", 3)
+    assert named["zero"] == ("zero", 4)
+    assert named["degrees"] == ("tp", 3)
     assert found.broken[0].problem == "must divide gpus 16"
-    assert "batch" not in told  # the replicas are not known
+    assert "batch" not in named  # the replicas are not known
     assert (found.legal, found.fits, found.estimate, found.rank) == (False, None, None, None)
 
 
@@ -86,7 +86,7 @@ def test_a_field_that_follows_counts_where_it_was_given_and_cannot_be():
 
 
 def test_the_number_of_gpus_is_a_change_and_the_replicas_follow():
-    """With one strategy for each number of GPUs in the space, only `gpus` is told."""
+    """With one strategy for each number of GPUs in the space, only `gpus` is named."""
     degrees = {"tp": 2, "pp": 2, "zero": 1, "recompute": "none", "tp_overlap": "stack"}
     fixed = {"vpp": 1, "micro_batch_size": 1, "tp_exchange": "rs_ag"}
     space = {**SPACE, **degrees, **fixed, "placement": "tp-cp-dp-pp"}
@@ -154,20 +154,20 @@ def test_the_second_tier_lacks_the_parts_that_are_offloaded_to_it():
 
 
 def test_parts_of_what_is_not_offloaded_are_a_field_to_change():
-    """The rule is told; the nearest legal strategy leaves them out."""
+    """The rule is named; the nearest legal strategy leaves them out."""
     said = {"gpus": 1, "gbs": 2, "offload_parts": "mlp_norm"}
     found = explain(MODEL, SYSTEM, {"offload_activations": False}, said)
     assert [rule.reason for rule in found.broken] == ["offload_parts"]
     assert found.broken[0].problem == "has no effect without offload_activations; leave it out"
 
 
-def test_what_the_space_does_not_try_is_told_with_what_it_tries():
+def test_what_the_space_does_not_try_is_named_with_what_it_tries():
     """Fields outside, each with its values; what has no effect here, and what is open, is not."""
     space = {**SPACE, "tp": [1, 2], "zero": 0, "placement": "tp-cp-dp-pp"}
     said = {"gpus": 8, "tp": 4, "pp": 2, "tp_overlap": "pipe"}
     found = explain(MODEL, SYSTEM, space, {**said, "zero": 1})
-    told = {outside.field: (outside.value, outside.tried) for outside in found.outside}
-    assert told == {"tp": (4, (1, 2)), "tp_overlap": ("pipe", ("stack", "ring"))}
+    named = {outside.field: (outside.value, outside.tried) for outside in found.outside}
+    assert named == {"tp": (4, (1, 2)), "tp_overlap": ("pipe", ("stack", "ring"))}
     assert not found.in_space
     elsewhere = {"tp": 2, "pp": 4, "tp_overlap": "ring", "placement": "pp-dp-cp-tp"}
     seated = explain(MODEL, SYSTEM, space, {**said, **elsewhere})
@@ -266,16 +266,16 @@ def test_an_explanation_is_ready_for_json():
 
 
 @each_row(
-    ("strategy", "told"),
+    ("strategy", "problem"),
     [
         ({"tp": "many"}, "tp: 'many'"),
         ({"tpp": 2}, "tpp: unknown key"),
         ({"zero": -1}, "zero: -1"),
     ],
 )
-def test_what_is_no_strategy_is_refused(strategy, told):
+def test_what_is_no_strategy_is_refused(strategy, problem):
     """A value that no strategy can have is bad input, not an illegal strategy."""
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=problem):
         explain(MODEL, SYSTEM, SPACE, {"gpus": 8, **strategy})
 
 

@@ -437,11 +437,8 @@ def sharding_work(step: Step) -> dict[str, Floats]:
     reduce_s = per_byte * trained * (size + reduced * (1 + alone))
     bucket_s = np.where(table.replicas > 1, per_byte * trained * 2 * reduced, 0.0)
 
-    by_weight = table.by_stack(lambda stack: stack.sharded_weight_calls)
     layers = total((n * (part is not None) for n, part in _components(step)), weights)
-    weighted = summed(costs, resident, lambda one: one.bytes.weighted)
-    call_s = table.by_compile("host_call") / step.system.launch_speed
-    calls_s = np.where(sharded, (layers * calls + weighted * by_weight) * call_s, 0.0)
+    calls_s = np.where(sharded, layers * calls * step.host_call_s + step.weight_calls_s, 0.0)
 
     def more(pass_s: Floats, host_s: Floats, copies_s: Floats) -> Floats:
         if not step.system.accelerator.asynchronous:

@@ -139,6 +139,18 @@ class Step:
     boundary: Boundary
     """Transfer of a micro-batch between stages."""
 
+    @property
+    def host_call_s(self) -> Floats:
+        """Time of the host to run one operation, besides its launches [s]."""
+        return self.table.by_compile("host_call") / self.system.launch_speed
+
+    @property
+    def weight_calls_s(self) -> Floats:
+        """Time of the host for the sharded weights of the largest stage, once through [s]."""
+        calls = self.table.by_stack(lambda stack: stack.sharded_weight_calls)
+        weighted = summed(self.costs, self.largest.resident, lambda one: one.bytes.weighted)
+        return weighted * calls * self.host_call_s
+
     @classmethod
     def of(
         cls,

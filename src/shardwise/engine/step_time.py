@@ -284,8 +284,7 @@ def _update_launches(step: Step, update: Update) -> Floats:
     zero = np.zeros_like(costs.memory_rate)
     if not np.any(calls):
         return zero
-    weighted = summed(costs, step.largest.resident, lambda one: one.bytes.weighted)
-    launching_s = weighted * calls * table.by_compile("host_call") / step.system.launch_speed
+    launching_s = step.weight_calls_s
     if step.system.accelerator.asynchronous:
         kernels_s = update.moved.total / costs.memory_rate
         launching_s = with_host(kernels_s, launching_s) - kernels_s
