@@ -6,7 +6,7 @@ field without effect keeps one value, the first that is legal, so that no strate
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -166,6 +166,54 @@ class Box:
         columns |= {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
         columns |= {n: getattr(self.options, n) for n in ("stacks", "length_lists", "named")}
         return Table(**columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boxes:
+    """Boxes of one scale with the same choices, scanned as one: few rows take as long as many."""
+
+    each: tuple[Box, ...]
+
+    @classmethod
+    def alike(cls, boxes: Iterable[Box], most_rows: int) -> Iterator["Box | Boxes"]:
+        """Cut boxes into pieces of about so many rows of `Box.table`, small boxes together."""
+        for batch in cut_together(boxes, most_rows):
+            groups: dict[Hashable, list[Box]] = {}
+            for box in batch:
+                choices = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+                alone = box.start if box.selected else None
+                groups.setdefault((box.scale, choices, alone), []).append(box)
+            for some in groups.values():
+                yield some[0] if len(some) == 1 else cls(each=tuple(some))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.each))
+
+    @property
+    def scale(self) -> Scale:
+        """Scale of all of them."""
+        return self.each[0].scale
+
+    @property
+    def choices(self) -> Table:
+        """Choices of each of them."""
+        return self.each[0].choices
+
+    def table(self) -> Table:
+        """Rows of `Box.table` of each."""
+        every = Table.joined([box.table() for box in self.each])
+        return every.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
+
+    def numbers(self, rows: Ints, choices: Ints) -> Ints:
+        """Numbers of candidates by row of `table` and position of the choice."""
+        sizes = [len(box.layouts) * len(box.options) for box in self.each]
+        starts = np.cumsum([0, *sizes])
+        of = np.searchsorted(starts, rows, side="right") - 1
+        found = np.empty_like(rows)
+        for at, box in enumerate(self.each):
+            here = of == at
+            found[here] = box.numbers(rows[here] - starts[at], choices[here])
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

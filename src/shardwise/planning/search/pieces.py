@@ -24,6 +24,7 @@ from shardwise.planning.search.bounded import (
 from shardwise.planning.search.candidates import (
     OPTION_FIELDS,
     Box,
+    Boxes,
     Candidates,
     Scale,
     cut_together,
@@ -61,9 +62,9 @@ class SearchTask:
     save: bool
     save_rejected: bool
 
-    def __call__(self, piece: Box) -> tuple[Findings, bytes]:
+    def __call__(self, piece: Box | Boxes) -> tuple[Findings, bytes]:
         """Return the findings of a piece, and its rows as a Parquet file if they are saved."""
-        if not self.save:
+        if isinstance(piece, Boxes) or not self.save:
             return scan(self.query, piece), b""
         rows = Rows(self.query, piece, rejected=self.save_rejected)
         if piece.broken.max() < 0:
@@ -237,12 +238,13 @@ class Work:
             if start < count:
                 left.append(box.select(np.arange(start, count)))
 
-    def pieces(self, boxes: Sequence[Box]) -> Iterator[Box]:
-        """Cut boxes, in the same way on any workers."""
-        rows = PIECE_ROWS if self.file is None else SAVED_PIECE_ROWS
-        return (piece for box in boxes for piece in box.cut(rows))
+    def pieces(self, boxes: Sequence[Box]) -> Iterator[Box | Boxes]:
+        """Cut boxes, in the same way on any workers; small ones are together, unless saved."""
+        if self.file is None:
+            return Boxes.alike(boxes, PIECE_ROWS)
+        return (piece for box in boxes for piece in box.cut(SAVED_PIECE_ROWS))
 
-    def results(self, boxes: Sequence[Box]) -> Generator[tuple[Box, Findings], None, None]:
+    def results(self, boxes: Sequence[Box]) -> Generator[tuple[Box | Boxes, Findings], None, None]:
         """Yield every piece of boxes with its findings, in order; at the end, write the file.
 
         Raises
@@ -259,7 +261,9 @@ class Work:
             yield from self._scanned(boxes, store)
             store.finish(no_rows(self.query.model))
 
-    def _scanned(self, boxes: Sequence[Box], store: Store | None) -> Iterator[tuple[Box, Findings]]:
+    def _scanned(
+        self, boxes: Sequence[Box], store: Store | None
+    ) -> Iterator[tuple[Box | Boxes, Findings]]:
         """Scan the pieces that the store lacks, and add them to it."""
         task = SearchTask(
             query=self.query, save=store is not None, save_rejected=self.save_rejected
