@@ -32,7 +32,7 @@ from shardwise.config.strategy_fields import (
 )
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.distinct import distinct_rows
+from shardwise.distinct import FEW_ROWS, distinct_rows
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.parallel.effects import idle_rows, kinds_of
@@ -296,7 +296,8 @@ class CountVariants:
         """Return the variants of a piece in each order."""
         none = _Counted.none(len(self.keys))
         observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
-        if piece.selected or not self.bounds:
+        few = len(piece.layouts) * len(piece.options) <= FEW_ROWS
+        if piece.selected or few or not self.bounds:
             scan(self.query, piece, observer)
             return observer.found
         limits = Limits.of_layout_keys(self.query, self.keys, *self.limits)
