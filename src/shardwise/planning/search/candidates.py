@@ -174,18 +174,6 @@ class Boxes:
 
     each: tuple[Box, ...]
 
-    @classmethod
-    def alike(cls, boxes: Iterable[Box], most_rows: int) -> Iterator["Box | Boxes"]:
-        """Cut boxes into pieces of about so many rows of `Box.table`, small boxes together."""
-        for batch in cut_together(boxes, most_rows):
-            groups: dict[Hashable, list[Box]] = {}
-            for box in batch:
-                choices = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
-                alone = box.start if box.selected else None
-                groups.setdefault((box.scale, choices, alone), []).append(box)
-            for some in groups.values():
-                yield some[0] if len(some) == 1 else cls(each=tuple(some))
-
     def __len__(self) -> int:
         return sum(map(len, self.each))
 
@@ -214,6 +202,16 @@ class Boxes:
             here = of == at
             found[here] = box.numbers(rows[here] - starts[at], choices[here])
         return found
+
+
+def alike(boxes: Sequence[Box]) -> list[list[int]]:
+    """Positions of boxes that can be scanned as one: of one scale and with the same choices."""
+    groups: dict[Hashable, list[int]] = {}
+    for at, box in enumerate(boxes):
+        choices = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+        key = box.scale, choices, box.start if box.selected else None
+        groups.setdefault(key, []).append(at)
+    return [*groups.values()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ step, each among what the one before leaves.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -31,7 +31,7 @@ from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Boxes
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Boxes, alike
 from shardwise.planning.search.layouts import groups_without
 from shardwise.planning.search.query import PREDICTED, FitTest, SearchQuery
 from shardwise.planning.search.ranking import (
@@ -173,11 +173,7 @@ def memory_of_each(
     pairs = zip(boxes, tables, strict=True)
     broken = [broken_options(model, system, box, table) for box, table in pairs]
     found: dict[int, Evaluated | None] = {}
-    alike: dict[Hashable, list[int]] = {}
-    for at, box in enumerate(boxes):
-        key = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
-        alike.setdefault(key, []).append(at)
-    for some in alike.values():
+    for some in alike(boxes):
         choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
         every = Table.joined([tables[at] for at in some]).with_choices(choices)
         rules = np.concatenate([broken[at] for at in some], axis=1)
