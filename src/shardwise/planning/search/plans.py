@@ -19,7 +19,7 @@ from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.row_intervals import interval_factors
-from shardwise.arrays import Bools, Column, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -246,7 +246,7 @@ class _Counted:
     count: Ints
     settings: Ints
     """Settings of the simplest that are not defaults."""
-    score: Column
+    score: Floats
     number: Ints
     """Of the simplest; -1 if there is none yet."""
 
