@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Ints, distinct_values
 from shardwise.config.base import MISSING
 from shardwise.config.enums import Dispatcher
 from shardwise.config.model import Model
@@ -271,7 +271,7 @@ class Candidates:
         boxes = [*self.legal, *self.illegal]
         starts = np.array([box.start for box in boxes])
         where = np.searchsorted(starts, numbers, side="right") - 1
-        found = [boxes[b].strategies(numbers[where == b]) for b in np.unique(where)]
+        found = [boxes[b].strategies(numbers[where == b]) for b in distinct_values(where)]
         order = np.argsort(np.argsort(where, kind="stable"), kind="stable")
         return Table.joined(found).take(order)
 
