@@ -188,42 +188,18 @@ class Work:
     def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
         """Scan boxes of one scale: by memory until something fits, then those of least bound."""
         sizes: deque[int] = deque()
-        axes = len(self.query.axes)
-
-        def within(piece: Box, legality: Legality, bound_s: Floats) -> tuple[Box, Legality, Floats]:
-            """Layouts of a piece that can still be among the results."""
-            start, none = scanned.start(scale, counts=self.counts), Findings.empty(axes)
-            limit_s = start.limits(self.query, none).of_layouts(piece)
-            some = np.flatnonzero((bound_s <= limit_s) | self.counts)
-            return piece.select(some), legality.take(some), bound_s[some]
+        none = Findings.empty(len(self.query.axes))
 
         def items() -> Iterator[tuple[Box | Boxes, BoundedScan]]:
             left: list[tuple[Box, Legality]] = []
             for box, legality in self._by_memory(scanned, scale, boxes, left):
                 legal, rejected = legality.counts()
-                counted = replace(Findings.empty(axes), evaluated=legal, rejected=rejected)
-                scanned.add(scale, counted)
+                scanned.add(scale, replace(none, evaluated=legal, rejected=rejected))
                 sizes.append(len(box))
                 yield box, scanned.start(scale, legality, counts=True)
-            each = LayoutBounds.of_each(self.query, left)
-            order = sorted(each, key=lambda one: float(one.bound_s.min(initial=np.inf)))
-            few: list[tuple[Box, Legality, Floats]] = []
-            for bounds in order:
-                scanned.add(scale, bounds.findings)
-                for piece in bounds.pieces():
-                    some = within(*piece)
-                    is_small = len(some[0].layouts) * len(some[0].options) <= FEW_ROWS
-                    if is_small and bounds is not order[0]:
-                        few.append(some)
-                    elif len(some[0]):
-                        sizes.append(len(some[0]))
-                        yield some[0], scanned.start(scale, some[1], counts=self.counts)
-            few = [some for some in (within(*piece) for piece in few) if len(some[0])]
-            for together in alike([box for box, _, _ in few]):
-                several = Boxes(each=tuple(few[at][0] for at in together))
-                sizes.append(len(several))
-                rules = [few[at][1] for at in together]
-                yield several, scanned.start(scale, *rules, counts=self.counts)
+            for piece, *legalities in self._by_bound(scanned, scale, left):
+                sizes.append(len(piece))
+                yield piece, scanned.start(scale, *legalities, counts=self.counts)
 
         task = BoundedTask(query=self.query)
         with closing(self.workers.each(task, items(), in_flight=1)) as results:
@@ -232,8 +208,41 @@ class Work:
                 yield
         everything = sum(len(box) for box in self.boxes if box.scale == scale)
         left = everything - scanned.by_scale[scale].candidates
-        scanned.add(scale, replace(Findings.empty(axes), candidates=left))
+        scanned.add(scale, replace(none, candidates=left))
         yield
+
+    def _by_bound(
+        self, scanned: Scanned, scale: Scale, boxes: Sequence[tuple[Box, Legality]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield pieces that can be among the results, each with the legality of its boxes.
+
+        Those of least bound come first; small ones of several boxes are joined at the end.
+        """
+        none = Findings.empty(len(self.query.axes))
+
+        def within(piece: Box, legality: Legality, bound_s: Floats) -> tuple[Box, Legality, Floats]:
+            start = scanned.start(scale, counts=self.counts)
+            limit_s = start.limits(self.query, none).of_layouts(piece)
+            some = np.flatnonzero((bound_s <= limit_s) | self.counts)
+            return piece.select(some), legality.take(some), bound_s[some]
+
+        each = LayoutBounds.of_each(self.query, boxes)
+        order = sorted(each, key=lambda one: float(one.bound_s.min(initial=np.inf)))
+        few: list[tuple[Box, Legality, Floats]] = []
+        for bounds in order:
+            scanned.add(scale, bounds.findings)
+            for some in (within(*piece) for piece in bounds.pieces()):
+                is_small = len(some[0].layouts) * len(some[0].options) <= FEW_ROWS
+                if is_small and bounds is not order[0]:
+                    few.append(some)
+                elif len(some[0]):
+                    yield some[:2]
+        few = [some for some in (within(*piece) for piece in few) if len(some[0])]
+        most = PIECE_ROWS // FEW_ROWS
+        for together in alike([box for box, _, _ in few]):
+            for start in range(0, len(together), most):
+                several = [few[at] for at in together[start : start + most]]
+                yield Boxes(each=tuple(one[0] for one in several)), *(one[1] for one in several)
 
     def _by_memory(
         self,
