@@ -13,30 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["asdict", "astuple", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
+
+def _dataclass(
+    *,
+    frozen: bool = False,
+    eq: bool = True,
+    repr: bool = True,  # noqa: A002 - as Python has it
+    **options: bool,
+) -> Callable[[type], type]:
+    """Return what `dataclasses.dataclass` does, for other records than those of users."""
+
+    def made(kind: type) -> type:
+        own = {**vars(kind)}
+        record: type = dataclasses.dataclass(eq=False, repr=False, **options)(kind)
+        added = _comparing(record, frozen=frozen) if eq else {}
+        added |= {"__repr__": _shown} if repr else {}
+        for name, function in added.items():
+            if name not in own:
+                setattr(record, name, function)
+        return record
+
+    return made
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-
-    def dataclass(
-        *,
-        frozen: bool = False,
-        eq: bool = True,
-        repr: bool = True,  # noqa: A002 - as Python has it
-        **options: bool,
-    ) -> Callable[[type], type]:
-        """Return what `dataclasses.dataclass` does, for other records than those of users."""
-
-        def made(kind: type) -> type:
-            own = {**vars(kind)}
-            record = dataclasses.dataclass(eq=False, repr=False, **options)(kind)
-            added = _comparing(record, frozen=frozen) if eq else {}
-            added |= {"__repr__": _shown} if repr else {}
-            for name, function in added.items():
-                if name not in own:
-                    setattr(record, name, function)
-            return record
-
-        return made
+    dataclass = _dataclass
 
 
 def _comparing(record: type, *, frozen: bool) -> dict[str, Callable[..., Any] | None]:
