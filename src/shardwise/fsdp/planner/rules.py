@@ -27,6 +27,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.fsdp.planner.collectives import CollectiveTimes
+from shardwise.fsdp.planner.search import Part
 from shardwise.fsdp.planner.units import Edge, LastGradients, ModuleSizes
 from shardwise.fsdp.profile import Profile, bytes_before
 
@@ -444,6 +445,14 @@ class Fsdp2Rules:
     step: StepCosts
     root_s: dict[complex, float] = field(default_factory=dict)
     """Known times of the root's own collectives, by its bytes: gathered, and i times reduced."""
+    most_root: float = np.inf
+    """Most weights that the root may own [byte]."""
+
+    def parts(self, budget: float) -> "Sequence[Part]":
+        """Ranges of bytes of the root."""
+        from shardwise.fsdp.planner.root_range import root_ranges  # noqa: PLC0415 - builds on this
+
+        return root_ranges(self, budget)
 
     @property
     def time_rows(self) -> Sequence[int]:
@@ -671,6 +680,7 @@ class Fsdp2Rules:
         labels = labels.copy()
         room = budget - self.step.constant_bytes
         left = room - self.step.floors[position] - labels[_ROOT] - labels[_UNSHARDED]
+        left = np.minimum(left, self.most_root - labels[_ROOT])
         more = np.clip(left, 0.0, self.step.remaining[0, position])
         root = labels[_ROOT] + more
         gradients = labels[_ROOT_GRADIENTS] + more * self.step.root_gradient_ratio

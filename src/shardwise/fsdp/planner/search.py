@@ -15,6 +15,7 @@ shape (quantities, labels), all labels of a position at once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from time import perf_counter
 from typing import Literal, Protocol
 
@@ -44,6 +45,9 @@ _WORTH = (0.0, *np.logspace(-1.5, 1.0, 10), 1e12)
 
 class Rules(Protocol):
     """What a problem is made of."""
+
+    def parts(self, budget: float) -> "Sequence[Part]":
+        """Problems with tighter bounds that together hold every path within a budget, or none."""
 
     @property
     def targets(self) -> Sequence[Ints]:
@@ -85,6 +89,17 @@ class Rules(Protocol):
 
     def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
         """Labels with little of their memory, and bytes that they keep to the end of a step."""
+
+
+class Part(Rules, Protocol):
+    """A part of a problem."""
+
+    @property
+    def bound_s(self) -> float:
+        """No path of it costs less [s]."""
+
+    def halves(self) -> "Sequence[Part]":
+        """Two parts that hold all its paths; itself if it cannot be divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +265,12 @@ def optimum(
     rounds = [(width, False) for width in widths]
     if rules.byte_s > 0:
         rounds.insert(1, (_SKETCHED, True))
+    parts: list[Part] | None = None
     for width, sketched in rounds:
+        if best.edges and not sketched and width > widths[0] and parts is None:
+            parts = list(rules.parts(budget))
+            if parts:
+                return _proved(parts, budget, best, until, most_labels)
         if best.labels and (best.proven or perf_counter() > until):
             break
         if best.edges and not sketched and width * len(rules.targets) > most_labels:
@@ -261,6 +281,29 @@ def optimum(
         )
         best = _better(best, found)
     return best
+
+
+def _proved(
+    parts: "list[Part]", budget: float, best: Path, until: float, most_labels: float
+) -> Path:
+    """Search parts of a problem, those of least bound first; halve those that are not proved."""
+    heap = [(part.bound_s, number, part) for number, part in enumerate(parts)]
+    heapify(heap)
+    number = len(parts)
+    while heap and heap[0][0] < best.cost * (1 - _EQUAL):
+        if perf_counter() > until or best.labels > most_labels:
+            break
+        bound, _, part = heappop(heap)
+        below = best.cost * (1 + _EQUAL)
+        found = shortest_path(part, budget, most_labels=_WIDTHS[1], below=below, until=until)
+        left = max(bound, found.bound)
+        best = replace(found if found.cost < best.cost else best, labels=best.labels + found.labels)
+        if left < best.cost * (1 - _EQUAL):
+            for half in part.halves():
+                number += 1
+                heappush(heap, (max(left, half.bound_s), number, half))
+    least = heap[0][0] if heap else np.inf
+    return replace(best, bound=min(best.cost, max(best.bound, least)))
 
 
 def least_peak(

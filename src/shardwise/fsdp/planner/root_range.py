@@ -1,0 +1,353 @@
+"""The rules of FSDP2 for plans whose root owns a range of bytes, with a tighter bound.
+
+Without memory, the time of a completion depends on little: which unit comes next, and how much of
+its backward pass the gather of the unit before takes. So the least time of every completion follows
+from a table of pairs of consecutive units, from the last ones to the first (`Completions`). Of
+memory the table knows what decides: each moment of a unit and its neighbors, in addition to the
+least root of the range and to what stays unsharded, which is counted in levels, rounded down. The
+root's own collectives take T(x) for x bytes, which the table prices at a rate r: with X the sums of
+bytes that a root in the range may own,
+
+    T(x) >= r x + min over y in X of (T(y) - r y)
+
+for any rate (Lagrangian relaxation: Handler and Zang, "A dual algorithm for the constrained
+shortest path problem", Networks 10, 1980). The best of a few rates is used.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.distinct import distinct_rows
+from shardwise.fsdp.planner import rules as of_all
+from shardwise.fsdp.planner.rules import Fsdp2Rules, StepCosts
+
+_LEVELS = 16
+"""Levels of the bytes that stay unsharded."""
+_RATES = (1.0, 1.2, 1.5, 2.0, 3.0)
+"""Prices of a byte of the root, in units of its time in a large collective."""
+_RANGES = 24
+_MOST_UNITS = 256
+"""Tables grow with the cube of the units."""
+_MOST_SUMS = 1 << 14
+_SAFE = 1 - 1e-11
+"""Keeps a bound below the rounding error of the sum that it bounds."""
+_CLOSE_S = 1e-12
+"""Difference of times that is rounding alone [s]."""
+_EQUAL = 1e-9
+"""Relative difference of a constant ratio that is rounding alone."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Units:
+    """All units of a step as rows, by position."""
+
+    step: StepCosts
+
+    @cached_property
+    def first(self) -> Ints:
+        """Position of the first module of each."""
+        return np.array([e.first for edges in self.step.edges for e in edges], dtype=np.int64)
+
+    @cached_property
+    def end(self) -> Ints:
+        """Position after the modules of each; 0 at the end of the rows, for no unit."""
+        ends = [edge.end for edges in self.step.edges for edge in edges]
+        return np.array([*ends, 0], dtype=np.int64)
+
+    def column(self, name: str) -> Floats:
+        """Column of `UnitCosts`; 0 at the end, for no unit."""
+        found = [getattr(units, name)[:, 0] for units in self.step.units if units is not None]
+        return np.concatenate([*found, np.zeros(1)])
+
+    @cached_property
+    def columns(self) -> dict[str, Floats]:
+        """The columns that tables read."""
+        names = ("gather_s", "reduce_s", "reduced_last", "forward_s", "backward_s", "gathered")
+        names += ("gathered_again", "unsharded", "reduced", "gradients", "forward_start")
+        names += ("forward_peak", "backward_start", "backward_peak", "backward_end")
+        found = {name: self.column(name) for name in names}
+        found["again_s"] = self.column("gather_again_s") - self.column("root_backward_s")
+        found["hidden_s"] = (1 - found["reduced_last"]) * found["reduce_s"]
+        found["last_s"] = found["reduced_last"] * found["reduce_s"]
+        found["output"] = found["reduced"] + self.column("reduce_output")
+        return found
+
+    @cached_property
+    def before(self) -> tuple[Floats, Floats, Floats]:
+        """Forward [s], backward [s] and bytes of the modules before each position, in the root."""
+        times = self.step.root_modules[:, :2].T
+        sums = [np.cumsum(row) for row in (*times, self.step.sizes.gathered)]
+        forward, backward, gathered = (np.concatenate([[0.0], row]) for row in sums)
+        return forward, backward, gathered
+
+    @cached_property
+    def reduced_ratio(self) -> float:
+        """Input of the reduce-scatter of each gathered byte; NaN if it is not the same for all."""
+        sizes = self.step.sizes
+        some = sizes.gathered > 0
+        ratios = sizes.reduced[some] / sizes.gathered[some]
+        if not ratios.size or np.ptp(ratios) > _EQUAL * ratios.max():
+            return float("nan")
+        return float(ratios[0])
+
+    @cached_property
+    def end_ratio(self) -> float:
+        """Least bytes at the end of the step of each byte of the root: gradients, reductions."""
+        sizes = self.step.sizes
+        some = sizes.gathered > 0
+        bytes_of = (sizes.gradients - sizes.shard_gradients + sizes.reduced)[some]
+        return max(float(np.min(bytes_of / sizes.gathered[some])), 0.0)
+
+    @cached_property
+    def end_bytes(self) -> float:
+        """Activations at the end of the step [byte]."""
+        spans, end = self.step.spans, len(self.step.profile.seconds)
+        return spans.start(end) - spans.reduced_gradients(end)
+
+    @cached_property
+    def sums(self) -> Floats:
+        """Bytes that a root may own, ascending; empty if they are too many."""
+        sums = np.zeros(1)
+        for size in self.step.sizes.gathered.tolist():
+            if size > 0:
+                sums = np.unique(np.concatenate([sums, sums + size]))
+            if sums.size > _MOST_SUMS:
+                return np.zeros(0)
+        return sums
+
+    def root_s(self, sums: Floats) -> Floats:
+        """Time of the root's own collectives by its bytes [s]."""
+        times = self.step.collectives
+        return times.gather_s(sums) + times.reduce_s(self.reduced_ratio * sums)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Completions:
+    """The least time to complete a plan from each unit on, with the root at a price."""
+
+    units: Units
+    low: float
+    """Least bytes of the root."""
+    room: float
+    """Bytes of the budget for what is not in every plan."""
+    rate: float
+    """Price of a byte of the root [s/byte]."""
+    added_s: float
+    """The least that the root's collectives take in addition to its price [s]."""
+
+    @cached_property
+    def levels(self) -> Floats:
+        """Least bytes unsharded before a unit, by level."""
+        most = self.room - self.low - max(self.units.step.floors[-2:])
+        most = min(most, float(self.units.before[2][-1]) + 1.0)
+        return np.linspace(0.0, max(most, 1.0), _LEVELS, endpoint=False)
+
+    def level(self, kept: Floats) -> Ints:
+        """Level of some unsharded bytes."""
+        found: Ints = np.floor(kept * (1 + _EQUAL) / self.levels[1]).astype(np.int64)
+        return np.minimum(found, _LEVELS - 1)
+
+    @cached_property
+    def clip_s(self) -> Floats:
+        """The least time that `Fsdp2Rules` tells apart in backward, by position [s]."""
+        gathers, reduces = self.units.step.longest_collectives
+        return -(gathers + reduces)
+
+    @cached_property
+    def table(self) -> tuple[tuple[Floats, Floats], ...]:
+        """For each unit what the unit before adds to its backward [s], ascending, and the least.
+
+        The least time from the unit on [s], of shape (levels, units before), without its own
+        collectives; each is the least of that and those after it.
+        """
+        units, columns = self.units, self.units.columns
+        backward, count = units.before[1], len(units.first)
+        again_s, starts = columns["again_s"], units.first
+        least = np.full((_LEVELS, count + 1, count), np.inf)
+        found: list[tuple[Floats, Floats]] = [(np.zeros(0), np.zeros((_LEVELS, 0)))] * count
+        for unit in np.argsort(-starts, kind="stable").tolist():
+            start = starts[unit]
+            before = np.flatnonzero(units.end <= start)
+            idle = np.where(before < count, backward[start] - backward[units.end[before]], 0.0)
+            added = again_s[before] - idle
+            least[:, before, unit] = self._least(unit, before, added, least)
+            added = np.maximum(added, self.clip_s[start])
+            order = np.argsort(added, kind="stable")
+            best = least[:, before[order], unit]
+            best = np.minimum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+            found[unit] = added[order], best
+        return tuple(found)
+
+    def _least(self, unit: int, before: Ints, added: Floats, least: Floats) -> Floats:
+        """Least time from a unit on, after each of some; shape (levels, units before) [s]."""
+        units, columns = self.units, self.units.columns
+        forward, backward, gathered = units.before
+        end, last = units.end[unit], len(forward) - 1
+        own = {name: column[unit] for name, column in columns.items()}
+        slack_s = added - own["backward_s"]
+        idle = backward[last] - backward[end]
+        best = self.rate * (gathered[last] - gathered[end]) + np.maximum(slack_s, 0.0)
+        best = best + max(own["again_s"] - idle, 0.0)
+        after = self.levels + own["unsharded"]
+        best = np.broadcast_to(best, (_LEVELS, before.size))
+        kept = self.low + self.levels[:, None]
+        running = own["gathered"] + columns["gathered_again"][before] + own["backward_peak"]
+        following = np.flatnonzero(units.first >= end)
+        if following.size:
+            at = units.first[following]
+            next_ = {name: column[following] for name, column in columns.items()}
+            hidden = own["forward_s"] + forward[at] - forward[end]
+            base = self.rate * (gathered[at] - gathered[end]) + next_["last_s"]
+            base = base + np.maximum(next_["gather_s"] - hidden, 0.0)
+            base = base + least[self.level(after)][:, unit, following]
+            times = base[:, None] + np.maximum(next_["hidden_s"] + slack_s[:, None], 0.0)
+            peaks = running[:, None] + (1 - next_["reduced_last"]) * next_["reduced"]
+            times = np.where(kept[:, :, None] + peaks > self.room, np.inf, times)
+            best = np.minimum(best, times.min(axis=2))
+        fits = (kept + self._moments(own, before) <= self.room) & (
+            self.low + after[:, None] <= self.room
+        )
+        if own["reduced_last"]:
+            rest = self.room - units.end_bytes - self.low * units.end_ratio
+            fits &= own["gathered"] + own["gradients"] <= rest
+        return np.where(fits, best, np.inf)
+
+    def _moments(self, own: dict[str, float], before: Ints) -> Floats:
+        """Largest of a unit's own moments after some unit, without the root and what stays."""
+        columns = self.units.columns
+        waiting = columns["gathered_again"][before]
+        moments = [
+            own["gathered"] + waiting + own["backward_peak"],
+            own["forward_start"] + 2 * own["gathered"] + columns["gathered"][before],
+            np.full(before.size, own["forward_peak"] + 2 * own["gathered"]),
+        ]
+        if own["gathered_again"]:
+            begins = own["gathered"] + own["gathered_again"] + own["backward_start"]
+            moments.append(np.full(before.size, begins))
+        if not own["reduced_last"]:
+            moments.append(waiting + own["output"] + own["backward_end"])
+        return np.max(moments, axis=0)
+
+    def least(self, position: int, labels: Floats) -> Floats:
+        """Lower bound on the remaining cost of labels [s]."""
+        rows = labels[[of_all._FORWARD_S, of_all._SLACK, of_all._AGAIN_S, of_all._ANY_UNIT]]
+        level = self.level(labels[of_all._UNSHARDED])
+        some, place = distinct_rows([*rows, level])
+        found = self._of_distinct(position, rows[:, some], level[some])[place]
+        rate = self.rate - sum_of_slopes(self.units)
+        return np.asarray((found + self.added_s) * _SAFE + rate * labels[of_all._ROOT])
+
+    def _of_distinct(self, position: int, rows: Floats, level: Ints) -> Floats:
+        units, columns = self.units, self.units.columns
+        forward_s, slack_s, again_s, any_unit = rows
+        forward, backward, gathered = units.before
+        idle = backward[-1] - backward[position]
+        best = np.maximum(slack_s - (1 - any_unit) * idle, 0.0)
+        best = best + np.maximum(again_s - any_unit * idle, 0.0)
+        best = best + self.rate * (gathered[-1] - gathered[position])
+        for unit in np.flatnonzero(units.first >= position).tolist():
+            at = units.first[unit]
+            added, least = self.table[unit]
+            idle = backward[at] - backward[position]
+            rest_s = np.maximum(again_s - any_unit * idle, self.clip_s[at])
+            where = np.searchsorted(added, rest_s - _CLOSE_S)
+            hidden = slack_s - (1 - any_unit) * idle
+            time = np.append(least, np.full((_LEVELS, 1), np.inf), axis=1)[level, where]
+            time += self.rate * (gathered[at] - gathered[position]) + columns["last_s"][unit]
+            shown = columns["gather_s"][unit] + forward_s - (forward[at] - forward[position])
+            time += np.maximum(shown, 0.0)
+            time += np.maximum(columns["hidden_s"][unit] + hidden, 0.0)
+            best = np.minimum(best, time)
+        return best
+
+
+def sum_of_slopes(units: Units) -> float:
+    """Cost so far of each byte of the root in a label [s/byte]."""
+    gather, reduce = units.step.root_slopes
+    return gather + units.reduced_ratio * reduce
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RootRange(Fsdp2Rules):
+    """Plans within a budget whose root owns some of the sums of bytes that it may."""
+
+    units: Units
+    budget: float
+    sums: Floats
+    """The bytes that the root may own, ascending."""
+
+    @cached_property
+    def completions(self) -> Completions:
+        """With the rate of the tightest bound."""
+        low, room = float(self.sums[0]), self.budget - self.step.constant_bytes
+        times, slope = self.units.root_s(self.sums), sum_of_slopes(self.units)
+        tables = [
+            Completions(
+                units=self.units,
+                low=low,
+                room=room,
+                rate=times_slope * slope,
+                added_s=float(np.min(times - times_slope * slope * self.sums)),
+            )
+            for times_slope in _RATES
+        ]
+        return max(tables, key=lambda one: float(one.least(0, self.start())[0]))
+
+    @cached_property
+    def bound_s(self) -> float:
+        """No plan of the range costs less [s]."""
+        if self.peak(0, self.start())[0] > self.budget:
+            return np.inf
+        return float(self.remaining_cost(0, self.start(), self.budget)[0])
+
+    def halves(self) -> "list[RootRange]":
+        """The same plans in two ranges."""
+        half = len(self.sums) // 2
+        return [self.of(sums) for sums in (self.sums[:half], self.sums[half:]) if sums.size]
+
+    def of(self, sums: Floats) -> "RootRange":
+        """Plans with other sums."""
+        return RootRange(
+            step=self.step,
+            root_s=self.root_s,
+            most_root=float(sums[-1]),
+            units=self.units,
+            budget=self.budget,
+            sums=sums,
+        )
+
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:
+        """The larger of both bounds; infinite if the root owns too much [s]."""
+        found = super().remaining_cost(position, labels, budget)
+        found = np.maximum(found, self.completions.least(position, labels))
+        return np.where(labels[of_all._ROOT] > self.most_root, np.inf, found)
+
+    def peak(self, position: int, labels: Floats) -> Floats:
+        """Peak with at least the root of the range [byte]."""
+        if position == len(self.step.edges):
+            return super().peak(position, labels)
+        labels, low = labels.copy(), float(self.sums[0])
+        labels[of_all._ROOT] = np.maximum(labels[of_all._ROOT], low)
+        found = super().peak(position, labels)
+        own = labels[of_all._ROOT_GRADIENTS] + labels[of_all._ROOT_REDUCED]
+        end = np.maximum(own, low * self.units.end_ratio) + labels[of_all._REDUCED_LAST]
+        return np.maximum(found, self.step.constant_bytes + self.units.end_bytes + end)
+
+
+def root_ranges(rules: Fsdp2Rules, budget: float) -> list[RootRange]:
+    """Ranges that hold every plan within a budget; none where their tables would be too large."""
+    units = Units(step=rules.step)
+    if not 0 < len(units.first) <= _MOST_UNITS or np.isnan(units.reduced_ratio):
+        return []
+    sums = units.sums
+    if not sums.size:
+        return []
+    every = RootRange(
+        step=rules.step, root_s=rules.root_s, most_root=np.inf, units=units, budget=budget, sums=sums
+    )
+    limits = np.linspace(0.0, sums[-1], _RANGES + 1)[1:-1]
+    parts = np.split(sums, np.searchsorted(sums, limits))
+    return [every.of(part) for part in parts if part.size]
