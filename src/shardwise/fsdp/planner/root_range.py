@@ -14,7 +14,7 @@ for any rate (Lagrangian relaxation: Handler and Zang, "A dual algorithm for the
 shortest path problem", Networks 10, 1980). The best of a few rates is used.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -133,6 +133,8 @@ class Completions:
     """Least bytes of the root."""
     room: float
     """Bytes of the budget for what is not in every plan."""
+    number: int
+    """Of the rate among those tried."""
     rate: float
     """Price of a byte of the root [s/byte]."""
     added_s: float
@@ -142,13 +144,14 @@ class Completions:
     def levels(self) -> Floats:
         """Least bytes unsharded before a unit, by level."""
         most = self.room - self.low - max(self.units.step.floors[-2:])
-        most = min(most, float(self.units.before[2][-1]) + 1.0)
+        if np.isinf(most):
+            return np.zeros(1)
         return np.linspace(0.0, max(most, 1.0), _LEVELS, endpoint=False)
 
     def level(self, kept: Floats) -> Ints:
         """Level of some unsharded bytes."""
-        found: Ints = np.floor(kept * (1 + _EQUAL) / self.levels[1]).astype(np.int64)
-        return np.minimum(found, _LEVELS - 1)
+        found: Ints = np.searchsorted(self.levels, kept * (1 + _EQUAL), side="right") - 1
+        return found
 
     @cached_property
     def clip_s(self) -> Floats:
@@ -160,14 +163,14 @@ class Completions:
     def table(self) -> tuple[tuple[Floats, Floats], ...]:
         """For each unit what the unit before adds to its backward [s], ascending, and the least.
 
-        The least time from the unit on [s], of shape (levels, units before), without its own
-        collectives; each is the least of that and those after it.
+        The least time from the unit on [s], of shape (levels, units before + 1), without its own
+        collectives; each is the least of that and those after it, and the last infinite.
         """
         units, columns = self.units, self.units.columns
         backward, count = units.before[1], len(units.first)
         again_s, starts = columns["again_s"], units.first
-        least = np.full((_LEVELS, count + 1, count), np.inf)
-        found: list[tuple[Floats, Floats]] = [(np.zeros(0), np.zeros((_LEVELS, 0)))] * count
+        least = np.full((self.levels.size, count + 1, count), np.inf)
+        found: list[tuple[Floats, Floats]] = [(np.zeros(0), least[:, 0, :0])] * count
         for unit in np.argsort(-starts, kind="stable").tolist():
             start = starts[unit]
             before = np.flatnonzero(units.end <= start)
@@ -175,10 +178,10 @@ class Completions:
             added = again_s[before] - idle
             least[:, before, unit] = self._least(unit, before, added, least)
             added = np.maximum(added, self.clip_s[start])
-            order = np.argsort(added, kind="stable")
-            best = least[:, before[order], unit]
-            best = np.minimum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
-            found[unit] = added[order], best
+            order = np.argsort(-added, kind="stable")
+            best = np.minimum.accumulate(least[:, before[order], unit], axis=1)
+            none = np.full((self.levels.size, 1), np.inf)
+            found[unit] = added[order[::-1]], np.concatenate([best[:, ::-1], none], axis=1)
         return tuple(found)
 
     def _least(self, unit: int, before: Ints, added: Floats, least: Floats) -> Floats:
@@ -192,7 +195,7 @@ class Completions:
         best = self.rate * (gathered[last] - gathered[end]) + np.maximum(slack_s, 0.0)
         best = best + max(own["again_s"] - idle, 0.0)
         after = self.levels + own["unsharded"]
-        best = np.broadcast_to(best, (_LEVELS, before.size))
+        best = np.broadcast_to(best, (self.levels.size, before.size))
         kept = self.low + self.levels[:, None]
         running = own["gathered"] + columns["gathered_again"][before] + own["backward_peak"]
         following = np.flatnonzero(units.first >= end)
@@ -205,7 +208,8 @@ class Completions:
             base = base + least[self.level(after)][:, unit, following]
             times = base[:, None] + np.maximum(next_["hidden_s"] + slack_s[:, None], 0.0)
             peaks = running[:, None] + (1 - next_["reduced_last"]) * next_["reduced"]
-            times = np.where(kept[:, :, None] + peaks > self.room, np.inf, times)
+            if np.max(peaks) + kept[-1, 0] > self.room:
+                times = np.where(kept[:, :, None] + peaks > self.room, np.inf, times)
             best = np.minimum(best, times.min(axis=2))
         fits = (kept + self._moments(own, before) <= self.room) & (
             self.low + after[:, None] <= self.room
@@ -255,7 +259,7 @@ class Completions:
             rest_s = np.maximum(again_s - any_unit * idle, self.clip_s[at])
             where = np.searchsorted(added, rest_s - _CLOSE_S)
             hidden = slack_s - (1 - any_unit) * idle
-            time = np.append(least, np.full((_LEVELS, 1), np.inf), axis=1)[level, where]
+            time = least[level, where]
             time += self.rate * (gathered[at] - gathered[position]) + columns["last_s"][unit]
             shown = columns["gather_s"][unit] + forward_s - (forward[at] - forward[position])
             time += np.maximum(shown, 0.0)
@@ -278,23 +282,35 @@ class RootRange(Fsdp2Rules):
     budget: float
     sums: Floats
     """The bytes that the root may own, ascending."""
+    number: int = 1
+    """Of the rate to try first."""
 
     @cached_property
     def completions(self) -> Completions:
-        """With the rate of the tightest bound."""
-        low, room = float(self.sums[0]), self.budget - self.step.constant_bytes
-        times, slope = self.units.root_s(self.sums), sum_of_slopes(self.units)
-        tables = [
-            Completions(
-                units=self.units,
-                low=low,
-                room=room,
-                rate=times_slope * slope,
-                added_s=float(np.min(times - times_slope * slope * self.sums)),
-            )
-            for times_slope in _RATES
-        ]
-        return max(tables, key=lambda one: float(one.least(0, self.start())[0]))
+        """With the rate of the tightest bound: it rises with the rate up to there, then falls."""
+        best, best_s = self._with_rate(self.number)
+        for step in (1, -1):
+            number = best.number + step
+            while 0 <= number < len(_RATES):
+                found, found_s = self._with_rate(number)
+                if found_s <= best_s:
+                    break
+                best, best_s, number = found, found_s, number + step
+            if best.number != self.number:
+                break
+        return best
+
+    def _with_rate(self, number: int) -> tuple[Completions, float]:
+        rate = _RATES[number] * sum_of_slopes(self.units)
+        found = Completions(
+            units=self.units,
+            low=float(self.sums[0]),
+            room=self.budget - self.step.constant_bytes,
+            number=number,
+            rate=rate,
+            added_s=float(np.min(self.units.root_s(self.sums) - rate * self.sums)),
+        )
+        return found, float(found.least(0, self.start())[0])
 
     @cached_property
     def bound_s(self) -> float:
@@ -304,20 +320,15 @@ class RootRange(Fsdp2Rules):
         return float(self.remaining_cost(0, self.start(), self.budget)[0])
 
     def halves(self) -> "list[RootRange]":
-        """The same plans in two ranges."""
+        """The same plans in two ranges; none if there is one sum."""
         half = len(self.sums) // 2
-        return [self.of(sums) for sums in (self.sums[:half], self.sums[half:]) if sums.size]
+        both = (self.sums[:half], self.sums[half:]) if half else ()
+        return [self.of(sums, self.completions.number) for sums in both]
 
-    def of(self, sums: Floats) -> "RootRange":
+    def of(self, sums: Floats, number: int) -> "RootRange":
         """Plans with other sums."""
-        return RootRange(
-            step=self.step,
-            root_s=self.root_s,
-            most_root=float(sums[-1]),
-            units=self.units,
-            budget=self.budget,
-            sums=sums,
-        )
+        most_root = float(sums[-1])
+        return replace(self, sums=sums, most_root=most_root, number=number)
 
     def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:
         """The larger of both bounds; infinite if the root owns too much [s]."""
@@ -345,9 +356,7 @@ def root_ranges(rules: Fsdp2Rules, budget: float) -> list[RootRange]:
     sums = units.sums
     if not sums.size:
         return []
-    every = RootRange(
-        step=rules.step, root_s=rules.root_s, most_root=np.inf, units=units, budget=budget, sums=sums
-    )
+    every = RootRange(step=rules.step, root_s=rules.root_s, units=units, budget=budget, sums=sums)
     limits = np.linspace(0.0, sums[-1], _RANGES + 1)[1:-1]
     parts = np.split(sums, np.searchsorted(sums, limits))
-    return [every.of(part) for part in parts if part.size]
+    return [every.of(part, every.number) for part in parts if part.size]

@@ -99,7 +99,7 @@ class Part(Rules, Protocol):
         """No path of it costs less [s]."""
 
     def halves(self) -> "Sequence[Part]":
-        """Two parts that hold all its paths; itself if it cannot be divided."""
+        """Two parts that hold all its paths; none if it cannot be divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,22 +287,28 @@ def _proved(
     parts: "list[Part]", budget: float, best: Path, until: float, most_labels: float
 ) -> Path:
     """Search parts of a problem, those of least bound first; halve those that are not proved."""
-    heap = [(part.bound_s, number, part) for number, part in enumerate(parts)]
+    heap = [(part.bound_s, number, _WIDTHS[1], part) for number, part in enumerate(parts)]
     heapify(heap)
-    number = len(parts)
+    number, left_open = len(parts), np.inf
     while heap and heap[0][0] < best.cost * (1 - _EQUAL):
         if perf_counter() > until or best.labels > most_labels:
             break
-        bound, _, part = heappop(heap)
+        bound, _, width, part = heappop(heap)
         below = best.cost * (1 + _EQUAL)
-        found = shortest_path(part, budget, most_labels=_WIDTHS[1], below=below, until=until)
-        left = max(bound, found.bound)
-        best = replace(found if found.cost < best.cost else best, labels=best.labels + found.labels)
-        if left < best.cost * (1 - _EQUAL):
-            for half in part.halves():
-                number += 1
-                heappush(heap, (max(left, half.bound_s), number, half))
-    least = heap[0][0] if heap else np.inf
+        found = shortest_path(part, budget, most_labels=width, below=below, until=until)
+        bound, labels = max(bound, found.bound), best.labels + found.labels
+        best = replace(found if found.cost < best.cost else best, bound=best.bound, labels=labels)
+        if bound >= best.cost * (1 - _EQUAL):
+            continue
+        halves = part.halves()
+        if not halves and width >= _WIDTHS[-1]:
+            left_open = min(left_open, bound)
+            continue
+        for half in halves or [part]:
+            number += 1
+            wider = width if halves else _WIDTHS[-1]
+            heappush(heap, (max(bound, half.bound_s), number, wider, half))
+    least = min(heap[0][0] if heap else np.inf, left_open)
     return replace(best, bound=min(best.cost, max(best.bound, least)))
 
 
