@@ -118,10 +118,90 @@ class Units:
                 return np.zeros(0)
         return sums
 
+    @cached_property
+    def clip_s(self) -> Floats:
+        """The least time that `Fsdp2Rules` tells apart in backward, by position [s]."""
+        gathers, reduces = self.step.longest_collectives
+        return -(gathers + reduces)
+
+    @cached_property
+    def neighbors(self) -> "tuple[Neighbors, ...]":
+        """Each unit with those that may run before and after it."""
+        return tuple(self._neighbors(unit) for unit in range(len(self.first)))
+
+    def _neighbors(self, unit: int) -> "Neighbors":
+        columns, start, end = self.columns, self.first[unit], self.end[unit]
+        own = {name: column[unit] for name, column in columns.items()}
+        forward, backward, gathered = self.before
+        before = np.flatnonzero(self.end <= start)
+        idle = np.where(before < len(self.first), backward[start] - backward[self.end[before]], 0.0)
+        added = columns["again_s"][before] - idle
+        order = np.argsort(-added, kind="stable")
+        before, added = before[order], added[order]
+        slack_s = added - own["backward_s"]
+        after = np.flatnonzero(self.first >= end)
+        at = self.first[after]
+        behind = {name: column[after] for name, column in columns.items()}
+        hidden = own["forward_s"] + forward[at] - forward[end]
+        waiting = columns["gathered_again"][before]
+        running = own["gathered"] + waiting + own["backward_peak"]
+        moments = [
+            running,
+            own["forward_start"] + 2 * own["gathered"] + columns["gathered"][before],
+            np.full(before.size, own["forward_peak"] + 2 * own["gathered"]),
+        ]
+        if own["gathered_again"]:
+            begins = own["gathered"] + own["gathered_again"] + own["backward_start"]
+            moments.append(np.full(before.size, begins))
+        if not own["reduced_last"]:
+            moments.append(waiting + own["output"] + own["backward_end"])
+        last_s = np.maximum(own["again_s"] - (backward[-1] - backward[end]), 0.0)
+        return Neighbors(
+            before=before,
+            added_s=np.maximum(added, self.clip_s[start])[::-1],
+            after=after,
+            root_bytes=gathered[at] - gathered[end],
+            gather_s=behind["last_s"] + np.maximum(behind["gather_s"] - hidden, 0.0),
+            reduce_s=np.maximum(behind["hidden_s"] + slack_s[:, None], 0.0),
+            peaks=running[:, None] + (1 - behind["reduced_last"]) * behind["reduced"],
+            moments=np.max(moments, axis=0),
+            root_bytes_after=float(gathered[-1] - gathered[end]),
+            last_s=np.maximum(slack_s, 0.0) + last_s,
+            unsharded=float(own["unsharded"]),
+            reduced_last_bytes=float(own["reduced_last"] * (own["gathered"] + own["gradients"])),
+        )
+
     def root_s(self, sums: Floats) -> Floats:
         """Time of the root's own collectives by its bytes [s]."""
         times = self.step.collectives
         return times.gather_s(sums) + times.reduce_s(self.reduced_ratio * sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbors:
+    """A unit, those that may run before it and those that may run after it."""
+
+    before: Ints
+    """No unit is the number of all units; those that add most to its backward pass first."""
+    added_s: Floats
+    """What they add, ascending, clipped as `Fsdp2Rules` does [s]."""
+    after: Ints
+    root_bytes: Floats
+    """Of the root between the unit and those after it [byte]."""
+    gather_s: Floats
+    """Exposed gathers of those after it, and their reductions at the end of the step [s]."""
+    reduce_s: Floats
+    """Exposed reductions of those after it; shape (before, after) [s]."""
+    peaks: Floats
+    """Of its backward pass, without the root and what stays; shape (before, after) [byte]."""
+    moments: Floats
+    """Largest of its own moments, after each of those before it, likewise [byte]."""
+    root_bytes_after: float
+    last_s: Floats
+    """What is exposed if it is the last unit, after each of those before it [s]."""
+    unsharded: float
+    reduced_last_bytes: float
+    """Of its weights and gradients if they stay to the end of the step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,86 +234,35 @@ class Completions:
         return found
 
     @cached_property
-    def clip_s(self) -> Floats:
-        """The least time that `Fsdp2Rules` tells apart in backward, by position [s]."""
-        gathers, reduces = self.units.step.longest_collectives
-        return -(gathers + reduces)
+    def table(self) -> tuple[Floats, ...]:
+        """For each unit the least time from it on, without its own collectives [s].
 
-    @cached_property
-    def table(self) -> tuple[tuple[Floats, Floats], ...]:
-        """For each unit what the unit before adds to its backward [s], ascending, and the least.
-
-        The least time from the unit on [s], of shape (levels, units before + 1), without its own
-        collectives; each is the least of that and those after it, and the last infinite.
+        Shape (levels, units before + 1); units before are in the order of `Neighbors.added_s`. Each
+        is the least of that and those after it, and the last is infinite.
         """
-        units, columns = self.units, self.units.columns
-        backward, count = units.before[1], len(units.first)
-        again_s, starts = columns["again_s"], units.first
-        least = np.full((self.levels.size, count + 1, count), np.inf)
-        found: list[tuple[Floats, Floats]] = [(np.zeros(0), least[:, 0, :0])] * count
-        for unit in np.argsort(-starts, kind="stable").tolist():
-            start = starts[unit]
-            before = np.flatnonzero(units.end <= start)
-            idle = np.where(before < count, backward[start] - backward[units.end[before]], 0.0)
-            added = again_s[before] - idle
-            least[:, before, unit] = self._least(unit, before, added, least)
-            added = np.maximum(added, self.clip_s[start])
-            order = np.argsort(-added, kind="stable")
-            best = np.minimum.accumulate(least[:, before[order], unit], axis=1)
-            none = np.full((self.levels.size, 1), np.inf)
-            found[unit] = added[order[::-1]], np.concatenate([best[:, ::-1], none], axis=1)
+        units = self.units
+        count, kept = len(units.first), self.low + self.levels[:, None]
+        rest = self.room - units.end_bytes - self.low * units.end_ratio
+        least = np.full((count, self.levels.size, count + 1), np.inf)
+        found = [np.full((self.levels.size, 1), np.inf)] * count
+        for unit in np.argsort(-units.first, kind="stable").tolist():
+            near = units.neighbors[unit]
+            after = kept + near.unsharded
+            best = (self.rate * near.root_bytes_after + near.last_s)[None]
+            if near.after.size:
+                level = self.level(self.levels + near.unsharded)
+                base = self.rate * near.root_bytes + near.gather_s
+                base = base + least[near.after[None], level[:, None], unit]
+                times = base[:, None] + near.reduce_s
+                if np.max(near.peaks) + kept[-1, 0] > self.room:
+                    times[kept[:, :, None] + near.peaks > self.room] = np.inf
+                best = np.minimum(best, times.min(axis=2))
+            fits = (kept + near.moments <= self.room) & (after <= self.room)
+            best = np.where(fits & (near.reduced_last_bytes <= rest), best, np.inf)
+            least[unit][:, near.before] = best
+            best = np.minimum.accumulate(best, axis=1)[:, ::-1]
+            found[unit] = np.concatenate([best, np.full((self.levels.size, 1), np.inf)], axis=1)
         return tuple(found)
-
-    def _least(self, unit: int, before: Ints, added: Floats, least: Floats) -> Floats:
-        """Least time from a unit on, after each of some; shape (levels, units before) [s]."""
-        units, columns = self.units, self.units.columns
-        forward, backward, gathered = units.before
-        end, last = units.end[unit], len(forward) - 1
-        own = {name: column[unit] for name, column in columns.items()}
-        slack_s = added - own["backward_s"]
-        idle = backward[last] - backward[end]
-        best = self.rate * (gathered[last] - gathered[end]) + np.maximum(slack_s, 0.0)
-        best = best + max(own["again_s"] - idle, 0.0)
-        after = self.levels + own["unsharded"]
-        best = np.broadcast_to(best, (self.levels.size, before.size))
-        kept = self.low + self.levels[:, None]
-        running = own["gathered"] + columns["gathered_again"][before] + own["backward_peak"]
-        following = np.flatnonzero(units.first >= end)
-        if following.size:
-            at = units.first[following]
-            next_ = {name: column[following] for name, column in columns.items()}
-            hidden = own["forward_s"] + forward[at] - forward[end]
-            base = self.rate * (gathered[at] - gathered[end]) + next_["last_s"]
-            base = base + np.maximum(next_["gather_s"] - hidden, 0.0)
-            base = base + least[self.level(after)][:, unit, following]
-            times = base[:, None] + np.maximum(next_["hidden_s"] + slack_s[:, None], 0.0)
-            peaks = running[:, None] + (1 - next_["reduced_last"]) * next_["reduced"]
-            if np.max(peaks) + kept[-1, 0] > self.room:
-                times = np.where(kept[:, :, None] + peaks > self.room, np.inf, times)
-            best = np.minimum(best, times.min(axis=2))
-        fits = (kept + self._moments(own, before) <= self.room) & (
-            self.low + after[:, None] <= self.room
-        )
-        if own["reduced_last"]:
-            rest = self.room - units.end_bytes - self.low * units.end_ratio
-            fits &= own["gathered"] + own["gradients"] <= rest
-        return np.where(fits, best, np.inf)
-
-    def _moments(self, own: dict[str, float], before: Ints) -> Floats:
-        """Largest of a unit's own moments after some unit, without the root and what stays."""
-        columns = self.units.columns
-        waiting = columns["gathered_again"][before]
-        moments = [
-            own["gathered"] + waiting + own["backward_peak"],
-            own["forward_start"] + 2 * own["gathered"] + columns["gathered"][before],
-            np.full(before.size, own["forward_peak"] + 2 * own["gathered"]),
-        ]
-        if own["gathered_again"]:
-            begins = own["gathered"] + own["gathered_again"] + own["backward_start"]
-            moments.append(np.full(before.size, begins))
-        if not own["reduced_last"]:
-            moments.append(waiting + own["output"] + own["backward_end"])
-        return np.max(moments, axis=0)
 
     def least(self, position: int, labels: Floats) -> Floats:
         """Lower bound on the remaining cost of labels [s]."""
@@ -254,12 +283,11 @@ class Completions:
         best = best + self.rate * (gathered[-1] - gathered[position])
         for unit in np.flatnonzero(units.first >= position).tolist():
             at = units.first[unit]
-            added, least = self.table[unit]
             idle = backward[at] - backward[position]
-            rest_s = np.maximum(again_s - any_unit * idle, self.clip_s[at])
-            where = np.searchsorted(added, rest_s - _CLOSE_S)
+            rest_s = np.maximum(again_s - any_unit * idle, units.clip_s[at])
+            where = np.searchsorted(units.neighbors[unit].added_s, rest_s - _CLOSE_S)
             hidden = slack_s - (1 - any_unit) * idle
-            time = least[level, where]
+            time = self.table[unit][level, where]
             time += self.rate * (gathered[at] - gathered[position]) + columns["last_s"][unit]
             shown = columns["gather_s"][unit] + forward_s - (forward[at] - forward[position])
             time += np.maximum(shown, 0.0)
