@@ -19,10 +19,21 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Floats, Ints
 from shardwise.distinct import distinct_rows
-from shardwise.fsdp.planner import rules as of_all
-from shardwise.fsdp.planner.rules import Fsdp2Rules, StepCosts
+from shardwise.fsdp.planner.rules import (
+    AGAIN_S,
+    ANY_UNIT,
+    FORWARD_S,
+    REDUCED_LAST,
+    ROOT,
+    ROOT_GRADIENTS,
+    ROOT_REDUCED,
+    SLACK,
+    UNSHARDED,
+    Fsdp2Rules,
+    StepCosts,
+)
 
 _LEVELS = 16
 """Levels of the bytes that stay unsharded."""
@@ -65,9 +76,11 @@ class Units:
     @cached_property
     def columns(self) -> dict[str, Floats]:
         """The columns that tables read."""
-        names = ("gather_s", "reduce_s", "reduced_last", "forward_s", "backward_s", "gathered")
-        names += ("gathered_again", "unsharded", "reduced", "gradients", "forward_start")
-        names += ("forward_peak", "backward_start", "backward_peak", "backward_end")
+        names = (
+            *("gather_s", "reduce_s", "reduced_last", "forward_s", "backward_s", "gathered"),
+            *("gathered_again", "unsharded", "reduced", "gradients", "forward_start"),
+            *("forward_peak", "backward_start", "backward_peak", "backward_end"),
+        )
         found = {name: self.column(name) for name in names}
         found["again_s"] = self.column("gather_again_s") - self.column("root_backward_s")
         found["hidden_s"] = (1 - found["reduced_last"]) * found["reduce_s"]
@@ -100,6 +113,12 @@ class Units:
         some = sizes.gathered > 0
         bytes_of = (sizes.gradients - sizes.shard_gradients + sizes.reduced)[some]
         return max(float(np.min(bytes_of / sizes.gathered[some])), 0.0)
+
+    @cached_property
+    def spared_bytes(self) -> float:
+        """Most by which shards of gradients, with padding, are larger than the gradients [byte]."""
+        extra = self.step.sizes.gradients - self.step.sizes.shard_gradients
+        return -float(np.minimum(extra, 0.0).sum())
 
     @cached_property
     def end_bytes(self) -> float:
@@ -266,12 +285,12 @@ class Completions:
 
     def least(self, position: int, labels: Floats) -> Floats:
         """Lower bound on the remaining cost of labels [s]."""
-        rows = labels[[of_all._FORWARD_S, of_all._SLACK, of_all._AGAIN_S, of_all._ANY_UNIT]]
-        level = self.level(labels[of_all._UNSHARDED])
+        rows = labels[[FORWARD_S, SLACK, AGAIN_S, ANY_UNIT]]
+        level = self.level(labels[UNSHARDED])
         some, place = distinct_rows([*rows, level])
         found = self._of_distinct(position, rows[:, some], level[some])[place]
         rate = self.rate - sum_of_slopes(self.units)
-        return np.asarray((found + self.added_s) * _SAFE + rate * labels[of_all._ROOT])
+        return np.asarray((found + self.added_s) * _SAFE + rate * labels[ROOT])
 
     def _of_distinct(self, position: int, rows: Floats, level: Ints) -> Floats:
         units, columns = self.units, self.units.columns
@@ -333,7 +352,7 @@ class RootRange(Fsdp2Rules):
         found = Completions(
             units=self.units,
             low=float(self.sums[0]),
-            room=self.budget - self.step.constant_bytes,
+            room=self.budget - self.step.constant_bytes + self.units.spared_bytes,
             number=number,
             rate=rate,
             added_s=float(np.min(self.units.root_s(self.sums) - rate * self.sums)),
@@ -362,18 +381,19 @@ class RootRange(Fsdp2Rules):
         """The larger of both bounds; infinite if the root owns too much [s]."""
         found = super().remaining_cost(position, labels, budget)
         found = np.maximum(found, self.completions.least(position, labels))
-        return np.where(labels[of_all._ROOT] > self.most_root, np.inf, found)
+        return np.where(labels[ROOT] > self.most_root, np.inf, found)
 
     def peak(self, position: int, labels: Floats) -> Floats:
         """Peak with at least the root of the range [byte]."""
         if position == len(self.step.edges):
             return super().peak(position, labels)
-        labels, low = labels.copy(), float(self.sums[0])
-        labels[of_all._ROOT] = np.maximum(labels[of_all._ROOT], low)
-        found = super().peak(position, labels)
-        own = labels[of_all._ROOT_GRADIENTS] + labels[of_all._ROOT_REDUCED]
-        end = np.maximum(own, low * self.units.end_ratio) + labels[of_all._REDUCED_LAST]
-        return np.maximum(found, self.step.constant_bytes + self.units.end_bytes + end)
+        raised, low = labels.copy(), float(self.sums[0])
+        raised[ROOT] = np.maximum(raised[ROOT], low)
+        own = labels[ROOT_GRADIENTS] + labels[ROOT_REDUCED]
+        end = np.maximum(own, low * self.units.end_ratio) + labels[REDUCED_LAST]
+        found = super().peak(position, raised) - self.units.spared_bytes
+        found = np.maximum(found, self.step.constant_bytes + self.units.end_bytes + end)
+        return np.maximum(found, super().peak(position, labels))
 
 
 def root_ranges(rules: Fsdp2Rules, budget: float) -> list[RootRange]:

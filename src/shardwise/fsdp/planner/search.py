@@ -13,7 +13,7 @@ with time windows", INFOR 26, 1988.)
 shape (quantities, labels), all labels of a position at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from time import perf_counter
@@ -45,9 +45,6 @@ _WORTH = (0.0, *np.logspace(-1.5, 1.0, 10), 1e12)
 
 class Rules(Protocol):
     """What a problem is made of."""
-
-    def parts(self, budget: float) -> "Sequence[Part]":
-        """Problems with tighter bounds that together hold every path within a budget, or none."""
 
     @property
     def targets(self) -> Sequence[Ints]:
@@ -242,6 +239,7 @@ def optimum(
     seconds: float = np.inf,
     most_labels: float = np.inf,
     known_bound: float = 0.0,
+    parts: Callable[[float], Sequence[Part]] = lambda _: (),
 ) -> Path:
     """The best path within a budget, with more and more labels until it is proved.
 
@@ -259,22 +257,21 @@ def optimum(
         With a path, rounds that may extend more labels are left out.
     known_bound
         No path costs less, whatever the budget [s].
+    parts
+        Returns problems with tighter bounds that together hold every path within a budget, or none.
     """
     until = perf_counter() + seconds
     best = Path(edges=(), cost=np.inf, peak=np.inf, bound=known_bound, labels=0)
     rounds = [(width, False) for width in widths]
     if rules.byte_s > 0:
         rounds.insert(1, (_SKETCHED, True))
-    parts: list[Part] | None = None
     for width, sketched in rounds:
-        if best.edges and not sketched and width > widths[0] and parts is None:
-            parts = list(rules.parts(budget))
-            if parts:
-                return _proved(parts, budget, best, until, most_labels)
         if best.labels and (best.proven or perf_counter() > until):
             break
         if best.edges and not sketched and width * len(rules.targets) > most_labels:
             break
+        if best.edges and not sketched and (some := parts(budget)):
+            return _proved(some, budget, best, until, most_labels)
         below = best.cost * (1 + _EQUAL)
         found = shortest_path(
             rules, budget, most_labels=width, below=below, until=until, sketched=sketched
@@ -284,7 +281,7 @@ def optimum(
 
 
 def _proved(
-    parts: "list[Part]", budget: float, best: Path, until: float, most_labels: float
+    parts: Sequence[Part], budget: float, best: Path, until: float, most_labels: float
 ) -> Path:
     """Search parts of a problem, those of least bound first; halve those that are not proved."""
     heap = [(part.bound_s, number, _WIDTHS[1], part) for number, part in enumerate(parts)]
