@@ -40,7 +40,7 @@ _LEVELS = 16
 _RATES = (1.0, 1.2, 1.5, 2.0, 3.0)
 """Prices of a byte of the root, in units of its time in a large collective."""
 _RANGES = 24
-_MOST_UNITS = 256
+_MOST_UNITS = 192
 """Tables grow with the cube of the units."""
 _MOST_SUMS = 1 << 14
 _SAFE = 1 - 1e-11
@@ -249,7 +249,7 @@ class Completions:
 
     def level(self, kept: Floats) -> Ints:
         """Level of some unsharded bytes."""
-        found: Ints = np.searchsorted(self.levels, kept * (1 + _EQUAL), side="right") - 1
+        found: Ints = np.searchsorted(self.levels, kept, side="right") - 1
         return found
 
     @cached_property

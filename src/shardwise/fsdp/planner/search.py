@@ -15,7 +15,7 @@ shape (quantities, labels), all labels of a position at once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from time import perf_counter
 from typing import Literal, Protocol
 
@@ -284,8 +284,10 @@ def _proved(
     parts: Sequence[Part], budget: float, best: Path, until: float, most_labels: float
 ) -> Path:
     """Search parts of a problem, those of least bound first; halve those that are not proved."""
-    heap = [(part.bound_s, number, _WIDTHS[1], part) for number, part in enumerate(parts)]
-    heapify(heap)
+    heap: list[tuple[float, int, int, Part]] = []
+    for number, part in enumerate(parts):
+        bound = part.bound_s if perf_counter() < until else best.bound
+        heappush(heap, (bound, number, _WIDTHS[1], part))
     number, left_open = len(parts), np.inf
     while heap and heap[0][0] < best.cost * (1 - _EQUAL):
         if perf_counter() > until or best.labels > most_labels:
