@@ -14,7 +14,12 @@ from rows import each_row
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
 from shardwise.planning.search import pieces, run
-from shardwise.planning.search.bounded import LayoutBounds, option_bounds, placed_pairs
+from shardwise.planning.search.bounded import (
+    LayoutBounds,
+    legality_of_each,
+    option_bounds,
+    placed_pairs,
+)
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import MemoryEvaluator, broken_options
@@ -115,8 +120,9 @@ def bounded_rows(
     rows, closest = 0, 0.0
     schedules = set()
     for query, box in boxes(first, count, 1 << 11, models):
-        [whole] = LayoutBounds.of_each(query, [box])
-        groups = option_bounds(query, placed_pairs(query.system, box), whole.legality)
+        [legality] = legality_of_each(query, [box])
+        [whole] = LayoutBounds.of_each(query, [(box, legality)])
+        groups = option_bounds(query, placed_pairs(query.system, box), legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):
             of_layout = whole.bound_s[layout]

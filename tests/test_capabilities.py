@@ -232,6 +232,19 @@ def test_combinations_ask_for_other_fields() -> None:
     assert refused(MODEL, one, **swapped, pp=2) == ""
 
 
+def test_a_stack_that_captures_the_step_sends_tokens_as_its_graph_needs() -> None:
+    """What a strategy leaves to its stack is in effect, too."""
+    captures = Stack.load(
+        {"base": "megatron-bridge-fused", "name": "captures", "cuda_graphs": "full"}
+    )
+    both = {"dp": 2, "ep": 2, "expert_overlap": False, "etp": 1}
+    shown = refused(EXPERTS, captures, **both, dispatcher="all_to_all")
+    assert "with dispatcher hybridep only" in shown
+    assert refused(EXPERTS, captures, **both, dispatcher="hybridep") == ""
+    plain = Stack.load("megatron-bridge-fused")
+    assert refused(EXPERTS, plain, **both, dispatcher="all_to_all") == ""
+
+
 def test_orders_of_ranks_are_those_of_axes_that_have_several() -> None:
     """Every placement with every set of axes, against the orders written out."""
     wanted = ("tp-cp-dp-pp", "tp-cp-pp-dp")

@@ -10,7 +10,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.engine.data_parallel import sharding_work
-from shardwise.engine.evaluate import evaluate_row
+from shardwise.engine.evaluate import evaluate
 from shardwise.engine.step import Step
 
 COPIES, CALLS = {"sharding_copies": True}, {"sharding_calls": 7.0, "sharded_weight_calls": 2.0}
@@ -32,7 +32,7 @@ def step(stack: dict[str, Any], *, asynchronous: bool = True, **fields: Any) -> 
     strategy = Strategy(**usual | {"stack": samples.stack(**stack)} | fields)
     machine = system(asynchronous=asynchronous)
     table = Table.of(MODEL, [strategy.resolved(MODEL, machine)], machine)
-    return evaluate_row(MODEL, machine, table).step
+    return evaluate(MODEL, machine, table).step
 
 
 def bytes_of_weights(**fields: Any) -> dict[str, float]:

@@ -56,7 +56,7 @@ from shardwise.config.system import System, SystemLike
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.cost.kernels import product_peak
 from shardwise.distinct import distinct_rows, evaluate_distinct
-from shardwise.engine.evaluate import Evaluation, Timing, evaluate, evaluate_row
+from shardwise.engine.evaluate import Evaluation, Timing, evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError, check_flags, check_word, refuse
@@ -219,8 +219,7 @@ class _Rows:
         self.resolved = [one.resolved(model, system) for one in requested]
         self.table = Table.of(model, self.resolved)
         refuse_illegal(model, system, self.table)
-        alone = len(self.table) == 1
-        self.result = (evaluate_row if alone else evaluate)(model, system, self.table)
+        self.result = evaluate(model, system, self.table)
         _refuse_overflow(self.result)
         self.per_s = rates(self.result, flops_convention)
 
@@ -228,7 +227,7 @@ class _Rows:
         """Return the evaluation of one row, with the costs of each operation."""
         if len(self.table) == 1:
             return self.result
-        return evaluate_row(self.model, self.system, self.table.take(np.array([row])))
+        return evaluate(self.model, self.system, self.table.take(np.array([row])))
 
     @cached_property
     def networks(self) -> list[AssumedNetwork | None]:
@@ -424,7 +423,7 @@ def _candidates(
         table = Table.of(model, [strategy])
         if first_violation(model, system, table)[0] >= 0:
             continue
-        result = evaluate_row(model, system, table)
+        result = evaluate(model, system, table)
         reserved = float(result.reserved_bytes[0])
         memory = memory_record(result.memory, reserved, system, 0)
         candidate = SoftwareCandidate(

@@ -64,7 +64,7 @@ def trained(config: Path, family: str, *plans: Path | str) -> dict[str, Any]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

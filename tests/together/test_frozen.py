@@ -112,6 +112,7 @@ def results(tmp_path_factory):
         shardwise.graph_of(MODEL, SYSTEM, RUN),
         shardwise.plan_fsdp(MODEL, SYSTEM, gpus=8),
         shardwise.choose_cluster(MODEL, [SYSTEM], tokens="1B", gpus=8, gbs=8, tp=8, **FEW),
+        shardwise.compare_methods(["qwen3-1.7b"], [SYSTEM]),
         shardwise.largest_model(SYSTEM, gpus=1, seq_len=512, count=1, **FEW),
         shardwise.estimate_recipe("llama3-405b-h100-1024-bf16"),
         shardwise.diagnose(str(script), SYSTEM, log=str(log), changes=0),

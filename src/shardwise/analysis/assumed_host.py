@@ -11,7 +11,7 @@ from shardwise.config.enums import CpuOptimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.engine.evaluate import evaluate_row
+from shardwise.engine.evaluate import evaluate
 from shardwise.engine.host_update import ranks_of_server
 from shardwise.engine.step_time import Update
 
@@ -39,11 +39,11 @@ def assumed_host(model: Model, system: System, table: Table) -> AssumedHost | No
             "cpu_optimizer": word if table.cpu_optimizer[0] else other_word,
         }
         other = table.changed(**{name: np.array([value]) for name, value in columns.items()})
-        return float(evaluate_row(model, changed, other).step_time_s[0])
+        return float(evaluate(model, changed, other).step_time_s[0])
 
     best = word if word == CpuOptimizer.SUPEROFFLOAD.code else _FUSED
     return AssumedHost(
-        update_s=float(Update.of(evaluate_row(model, system, table).step).host_s[0]),
+        update_s=float(Update.of(evaluate(model, system, table).step).host_s[0]),
         ranks=ranks,
         threads=threads,
         cpu_optimizer=str(CpuOptimizer.from_code(word)),

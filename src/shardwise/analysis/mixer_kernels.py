@@ -11,7 +11,6 @@ from itertools import count
 from shardwise.analysis.results import MixerKernels
 from shardwise.arrays import Floats
 from shardwise.config.software.mixers import is_measured, scan_rates
-from shardwise.cost.component_costs import operation_costs
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.operation import Scan
 
@@ -25,11 +24,10 @@ def mixer_kernels(evaluation: Evaluation) -> list[tuple[MixerKernels, ...]]:
     model, table, work = step.model, step.table, step.critical.work
     if not model.mixers:
         return [()] * len(table)
-    parts = evaluation.parts or operation_costs(model, step.system, table, step.extents)
     layers, kinds = count(), len(model.layers)
     ends = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
     seconds: dict[str, Floats] = {}
-    for part, _, costs in parts:
+    for part, _, costs in evaluation.parts:
         place = next(layers) if part == "layer" else ends[part]
         runs = table.micro_batches * work[place]
         if part == "layer":

@@ -633,6 +633,14 @@ class Table:
         values: dict[str, Any] = {name: self._value(field, row) for name, field in COLUMNS.items()}
         return Strategy(**values, sequence_parallel=bool(self.sequence_parallel[row]))
 
+    def column(self, name: str) -> Any:
+        """Return the column of a field in a form that `Table.of` takes."""
+        column = getattr(self, name)
+        if name not in LISTS:
+            return column
+        values = (*getattr(self, LISTS[name]), None)  # -1 stands for none
+        return [values[at] for at in column.tolist()]
+
     def _value(self, field: StrategyField, row: int) -> object:
         """One value of a column, as the field of a strategy has it."""
         value = getattr(self, field.name)[row].item()

@@ -239,19 +239,14 @@ class Totals:
         return replace(self, communication=sent, position=self.position[rows])
 
 
-def totals_of(
-    model: Model,
-    inputs: OperationInputs,
-    links: Links,
-    costs: Sequence[ComponentOperations] | None,
-) -> Totals:
+def totals_of(model: Model, inputs: OperationInputs, links: Links) -> Totals:
     """Add up the costs of operations, some of the rows of `Links` at a time.
 
     The times of all kernels of many rows would not stay in the cache.
     """
     kernels = links.kernels
-    if costs or kernels is None or links.several_systems or kernels.size <= BLOCK:
-        return _totals_of_block(model, inputs, links, costs)
+    if kernels is None or links.several_systems or kernels.size <= BLOCK:
+        return _totals_of_block(model, inputs, links)
     blocks = []
     count = len(inputs.sizes.mtp_copy)
     firsts = np.searchsorted(kernels, np.arange(count + 1))
@@ -259,10 +254,10 @@ def totals_of(
     for start, end in pairwise([0, *cuts, count]):
         some = links.take(slice(firsts[start], firsts[end]))
         some = replace(some, kernels=kernels[firsts[start] : firsts[end]] - start)
-        blocks.append(_totals_of_block(model, gather(inputs, slice(start, end)), some, None))
+        blocks.append(_totals_of_block(model, gather(inputs, slice(start, end)), some))
     found = joined(blocks)
     if found is None:
-        return _totals_of_block(model, inputs, links, None)
+        return _totals_of_block(model, inputs, links)
     return replace(found, position=kernels)
 
 
@@ -270,12 +265,12 @@ def known_totals(model: Model, inputs: OperationInputs, links: Links) -> Distinc
     """Result of `totals_of`; rows that were added up before are not again."""
     kernels = np.asarray(links.kernels)
     if links.several_systems or kernels.size > FEW_ROWS:
-        return Distinct(totals_of(model, inputs, links, None), np.arange(kernels.size))
+        return Distinct(totals_of(model, inputs, links), np.arange(kernels.size))
 
     def of(rows: Ints) -> Totals:
         used, position = np.unique(kernels[rows], return_inverse=True)
         some = replace(links.take(rows), kernels=position)
-        found = _totals_of_block(model, gather(inputs, used), some, None)
+        found = _totals_of_block(model, gather(inputs, used), some)
         sent = tuple(one.with_zeros(np.zeros(rows.size)) for one in found.communication)
         each = gather(found.kernels, found.position)
         return Totals(kernels=each, communication=sent, position=np.arange(rows.size))
@@ -297,13 +292,8 @@ def by_kernels(links: Distinct[Links]) -> Distinct[Links]:
     return Distinct(links.values.take(order), place[links.position])
 
 
-def _totals_of_block(
-    model: Model,
-    inputs: OperationInputs,
-    links: Links,
-    costs: Sequence[ComponentOperations] | None,
-) -> Totals:
-    costs = list(costs or _operation_costs(model, inputs, links))
+def _totals_of_block(model: Model, inputs: OperationInputs, links: Links) -> Totals:
+    costs = list(_operation_costs(model, inputs, links))
     return Totals(
         kernels=_kernel_totals(model, inputs, costs, saved=not links.several_systems),
         communication=tuple(layer_communication(listed) for _, _, listed in costs),
@@ -538,7 +528,6 @@ def component_costs(
     system: System,
     table: Table,
     extents: Extents | Distinct[Extents],
-    costs: Sequence[ComponentOperations] | None = None,
 ) -> Distinct[ComponentCosts]:
     """Cost a layer of each kind, the embedding and the head, once for rows that cost the same.
 
@@ -546,10 +535,8 @@ def component_costs(
     ----------
     extents
         Placement of each axis; shape (tiers, n).
-    costs
-        `operation_costs` of a table of one row, if already computed.
     """
-    return costs_and_bytes(model, system, table, extents, costs)[0]
+    return costs_and_bytes(model, system, table, extents)[0]
 
 
 def costs_and_bytes(
@@ -557,7 +544,6 @@ def costs_and_bytes(
     system: System,
     table: Table,
     extents: Extents | Distinct[Extents],
-    costs: Sequence[ComponentOperations] | None = None,
     held: Distinct[ComponentCosts] | None = None,
 ) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
     """Result of `component_costs`, and the bytes alone, once for rows that need the same memory.
@@ -573,11 +559,8 @@ def costs_and_bytes(
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
     links = by_kernels(links) if table.systems is None else links
-    if costs is None:
-        known = known_totals(model, inputs.values, links.values)
-        totals, position = known.values, known.position[links.position]
-    else:
-        totals, position = totals_of(model, inputs.values, links.values, costs), links.position
+    known = known_totals(model, inputs.values, links.values)
+    totals, position = known.values, known.position[links.position]
     longest = stored_bytes(model, table) if held is None else held
     varied = bool(np.any(table.data_lengths >= 0))
     # What is moved is usual; what memory must hold, the longest.
@@ -766,20 +749,8 @@ class PlacedCosts:
     """Bytes of the components alone: fewer distinct rows, since placement does not matter."""
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        system: System,
-        table: Table,
-        costs: Sequence[ComponentOperations] | None = None,
-    ) -> "PlacedCosts":
-        """Place the axes, cost the layers and lay out the stages.
-
-        Parameters
-        ----------
-        costs
-            `operation_costs` of a table of one row, if already computed.
-        """
+    def of(cls, model: Model, system: System, table: Table) -> "PlacedCosts":
+        """Place the axes, cost the layers and lay out the stages."""
         extents = evaluate_distinct(partial(place, system), table)
-        components, holdings = costs_and_bytes(model, system, table, extents, costs)
+        components, holdings = costs_and_bytes(model, system, table, extents)
         return cls(extents, components, distinct_stage_groups(model, table), holdings)

@@ -272,6 +272,8 @@ class Links:
 class CollectiveTimes:
     """Times of collectives alone, and what they use of the processor; equal ones are found once."""
 
+    __slots__ = ("_alike", "_alone", "_shares", "links")
+
     def __init__(self, links: Links) -> None:
         self.links = links
         self._alone: dict[tuple[object, ...], Floats] = {}

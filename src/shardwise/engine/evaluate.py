@@ -5,7 +5,7 @@ for each distinct value of them and gathered.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from shardwise.engine.step import Step
 from shardwise.engine.step_time import step_times
 from shardwise.ops.quantization import WeightSizes
 from shardwise.parallel.pipeline_layout import StageGroup, one_after_the_other
-from shardwise.parallel.placement import Extents, place
+from shardwise.parallel.placement import Extents
 from shardwise.records import dataclass, fields, replace
 
 # Rows of all stages whose memory is computed at a time: few rows take as long as many.
@@ -71,28 +71,17 @@ class Evaluation(PeakMemory, Timing):
     """Columns of results, one value per row."""
 
     fits: Bools
-    parts: Sequence[ComponentOperations] = ()
-    """Operations of each component with their costs, for a table of one row (`evaluate_row`)."""
+
+    @cached_property
+    def parts(self) -> Sequence[ComponentOperations]:
+        """Operations of each component with their costs."""
+        step = self.step
+        return operation_costs(step.model, step.system, step.table, step.extents)
 
 
-def evaluate_row(model: Model, system: System, table: Table) -> Evaluation:
-    """Evaluate a table of one legal row, with the costs of each operation."""
-    return evaluate(
-        model, system, table, operation_costs(model, system, table, place(system, table))
-    )
-
-
-def evaluate(
-    model: Model, system: System, table: Table, known: Sequence[ComponentOperations] = ()
-) -> Evaluation:
-    """Evaluate legal strategies: times of the step and memory of the peak-memory stage.
-
-    Parameters
-    ----------
-    known
-        `operation_costs` of a table of one row, if already computed.
-    """
-    placed = PlacedCosts.of(model, system, table, known or None)
+def evaluate(model: Model, system: System, table: Table) -> Evaluation:
+    """Evaluate legal strategies: times of the step and memory of the peak-memory stage."""
+    placed = PlacedCosts.of(model, system, table)
     extents, costs = placed.extents.of_all(), placed.components.of_all()
     holding = peak_memory(table, placed.holdings, placed.stages)
     timing = timed(model, system, table, extents, costs, placed.stages.of_all())
@@ -100,7 +89,6 @@ def evaluate(
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(timing.step.system, holding),
-        parts=known,
     )
 
 

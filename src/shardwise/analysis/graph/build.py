@@ -35,7 +35,7 @@ from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
-from shardwise.engine.evaluate import Evaluation, evaluate_row
+from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.ops.layer import rank_work
 from shardwise.ops.operation import PRODUCTS, CollectiveKind, Matmul, Phase
 from shardwise.parallel.constraints import refuse_illegal
@@ -87,7 +87,7 @@ def graph_of(
     resolved = strategy_of(strategy, fields).resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
-    evaluation = evaluate_row(the_model, the_system, table)
+    evaluation = evaluate(the_model, the_system, table)
     parts = tuple(_parts(evaluation))
     stages = tuple(_stages(the_model, table))
     boundary = evaluation.step.boundary

@@ -26,7 +26,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import OperationCost
-from shardwise.engine.evaluate import Evaluation, evaluate_row
+from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import StageMemory, stage_memory
 from shardwise.engine.step import Step
 from shardwise.ops.operation import Phase
@@ -141,7 +141,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     After the last pass follow exposed data-parallel communication, the optimizer and the rest of
     the step, with the times of the estimate, on all ranks at once.
     """
-    evaluation = evaluate_row(model, system, table)
+    evaluation = evaluate(model, system, table)
     step = evaluation.step
     stages = virtual_stages(model, table)
     passes = stage_passes(evaluation, stages)

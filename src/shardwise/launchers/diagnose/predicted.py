@@ -9,7 +9,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.engine.evaluate import evaluate_row
+from shardwise.engine.evaluate import evaluate
 from shardwise.launchers.kineto.kernels import CommAxis, KernelClass
 from shardwise.ops.operation import FlashAttention, Matmul, Phase, SelectedAttention
 
@@ -64,7 +64,7 @@ def predicted_step(
         critical stage.
     """
     table = Table.of(model, [strategy])
-    found = evaluate_row(model, system, table)
+    found = evaluate(model, system, table)
     kernels = dict.fromkeys((*_KINDS.values(), KernelClass.OTHER), 0.0)
     for component in stage_components(found, stage):
         for kind, seconds in _kernel_times(component, training=strategy.training).items():

@@ -651,8 +651,9 @@ def _combination_check(combination: Combination) -> Check:
     tests = {name: _mentions(COLUMNS[name], values) for name, values in combination.when.items()}
     checks = {name: _field_check(name, values) for name, values in combination.then.items()}
     reported = combination if isinstance(combination, Reported) else None
-    if reported and "cuda_graphs" in tests:
-        tests["cuda_graphs"] = _graphs_in_effect(reported.when["cuda_graphs"])
+    graphs = combination.when.get("cuda_graphs", ())
+    if graphs and (reported or graphs == ("full",)):  # of the stack, too
+        tests["cuda_graphs"] = _graphs_in_effect(graphs)
     if reported and "cuda_graphs" in checks:
         captured = _graphs_in_effect(reported.then["cuda_graphs"])
         old = checks["cuda_graphs"]

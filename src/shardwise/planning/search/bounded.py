@@ -19,6 +19,7 @@ leave out less.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from shardwise.distinct import FEW_ROWS, Distinct, distinct_rows, evaluate_disti
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
-from shardwise.planning.search.candidates import Box
+from shardwise.planning.search.candidates import Box, Boxes
 from shardwise.planning.search.pairs import Legality, Pairs, PairValues
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
@@ -219,6 +220,8 @@ _FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
 _EQUALS = 4
 # Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
 _FIRST_BATCH, _BATCH_GROWTH = 1 << 9, 64
+# Options with choices whose rules are checked together.
+_MOST_TOGETHER = 1 << 12
 # Bounds that are computed at a time: their columns stay in the cache.
 _BLOCK = 1 << 15
 
@@ -404,16 +407,15 @@ class LayoutBounds:
     """Candidates that obey the rules, and the others by reason."""
 
     @classmethod
-    def of_each(cls, query: SearchQuery, boxes: Sequence[Box]) -> list["LayoutBounds"]:
-        """Check the rules of all candidates of boxes, and bound their layouts."""
-        every, inputs = [], []
-        for box in boxes:
-            pairs = placed_pairs(query.system, box)
-            every.append((pairs, pairs.legality(query.model, query.system)))
-            inputs.append(_pass_inputs(query, *every[-1], communicates=False))
+    def of_each(
+        cls, query: SearchQuery, boxes: Sequence[tuple[Box, Legality]]
+    ) -> list["LayoutBounds"]:
+        """Bound the layouts of boxes."""
+        every = [(placed_pairs(query.system, box), legality) for box, legality in boxes]
+        inputs = [_pass_inputs(query, *one, communicates=False) for one in every]
         _add_up(query, [operations for _, operations, _ in inputs])
         found, counted = [], Findings.empty(len(query.axes))
-        for box, (pairs, legality), read in zip(boxes, every, inputs, strict=True):
+        for (box, _), (pairs, legality), read in zip(boxes, every, inputs, strict=True):
             legal, rejected = legality.counts()
             bounds = option_bounds(query, pairs, legality, read)
             found.append(
@@ -458,8 +460,8 @@ class LayoutBounds:
 class BoundedScan:
     """What a bounded scan of a piece starts from."""
 
-    legality: Legality
-    """Of the pairs of the piece."""
+    legality: tuple[Legality, ...]
+    """Of the pairs of each box of the piece."""
     known: Findings
     """Findings in other pieces."""
     scale_score: float | None = None
@@ -485,7 +487,7 @@ class BoundedScan:
         )
 
 
-def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
+def scan_bounded(query: SearchQuery, box: Box | Boxes, start: BoundedScan) -> Findings:
     """Find what is better in a piece than all that is known.
 
     Candidates and those that obey the rules are counted by `LayoutBounds`.
@@ -496,7 +498,11 @@ def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
     def limits() -> Limits:
         return start.limits(query, findings)
 
-    for evaluator in _batches(query, box, start.legality, None if start.counts else limits):
+    if isinstance(box, Boxes):
+        batches = _all_legal(query, box, start.legality)
+    else:
+        batches = _batches(query, box, start.legality[0], None if start.counts else limits)
+    for evaluator in batches:
         kept: list[Evaluated] = []
         for chunk in evaluator.memory():
             counted = replace(counted_in(query, chunk), evaluated=0)
@@ -534,10 +540,51 @@ def _best_first(
         yield from evaluator.placed(Evaluated.joined(some)).best_first(limit_s)
 
 
+def legality_of_each(query: SearchQuery, boxes: Sequence[Box]) -> list[Legality]:
+    """Check the rules of all pairs of a layout and an option with choices, box by box.
+
+    Boxes of few options are checked as one, with pairs that no box has: this takes as long as one.
+    """
+    found: list[Legality] = []
+    batch: list[Box] = []
+    for box, after in zip(boxes, [*boxes[1:], None], strict=True):
+        batch.append(box)
+        if after is not None and sum(one.width for one in (*batch, after)) <= _MOST_TOGETHER:
+            continue
+        layouts = Table.joined([one.layouts for one in batch])
+        options = Table.joined([one.options_with_choices() for one in batch])
+        placed = evaluate_distinct(partial(place, query.system), layouts)
+        every = Pairs(layouts, options, placed).legality(query.model, query.system)
+        rows = np.cumsum([0, *(len(one.layouts) for one in batch)]).tolist()
+        columns = np.cumsum([0, *(one.width for one in batch)]).tolist()
+        for own, other in zip(pairwise(rows), pairwise(columns), strict=True):
+            found.append(
+                replace(
+                    every,
+                    layout_group=every.layout_group[slice(*own)],
+                    option_group=every.option_group[slice(*other)],
+                )
+            )
+        batch = []
+    return found
+
+
 def placed_pairs(system: System, box: Box) -> Pairs:
     """Return the layouts of a box with its options and choices."""
     placed = evaluate_distinct(partial(place, system), box.layouts)
     return Pairs(box.layouts, box.options_with_choices(), placed)
+
+
+def _all_legal(
+    query: SearchQuery, boxes: Boxes, legality: Sequence[Legality]
+) -> Iterator[MemoryEvaluator]:
+    """All rows of boxes of which some choice obeys the rules."""
+    count = len(boxes.choices)
+    legal = [one.of_layouts(slice(None)).reshape(-1, count) for one in legality]
+    broken = np.where(np.concatenate(legal).T, -1, 0)
+    yield MemoryEvaluator.of(
+        *(query.model, query.system, boxes.table(), broken, query.capacity_bytes), fit=query.fit
+    )
 
 
 def _batches(

@@ -6,13 +6,13 @@ field without effect keeps one value, the first that is legal, so that no strate
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Ints, distinct_values
 from shardwise.config.base import MISSING
 from shardwise.config.enums import Dispatcher
 from shardwise.config.model import Model
@@ -169,6 +169,52 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Boxes:
+    """Boxes of one scale with the same choices, scanned as one: few rows take as long as many."""
+
+    each: tuple[Box, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.each))
+
+    @property
+    def scale(self) -> Scale:
+        """Scale of all of them."""
+        return self.each[0].scale
+
+    @property
+    def choices(self) -> Table:
+        """Choices of each of them."""
+        return self.each[0].choices
+
+    def table(self) -> Table:
+        """Rows of `Box.table` of each."""
+        every = Table.joined([box.table() for box in self.each])
+        return every.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
+
+    def numbers(self, rows: Ints, choices: Ints) -> Ints:
+        """Numbers of candidates by row of `table` and position of the choice."""
+        sizes = [len(box.layouts) * len(box.options) for box in self.each]
+        starts = np.cumsum([0, *sizes])
+        of = np.searchsorted(starts, rows, side="right") - 1
+        found = np.empty_like(rows)
+        for at, box in enumerate(self.each):
+            here = of == at
+            found[here] = box.numbers(rows[here] - starts[at], choices[here])
+        return found
+
+
+def alike(boxes: Sequence[Box]) -> list[list[int]]:
+    """Positions of boxes that can be scanned as one: of one scale and with the same choices."""
+    groups: dict[Hashable, list[int]] = {}
+    for at, box in enumerate(boxes):
+        choices = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+        key = box.scale, choices, box.start if box.selected else None
+        groups.setdefault(key, []).append(at)
+    return [*groups.values()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """All strategies of a space."""
 
@@ -225,7 +271,7 @@ class Candidates:
         boxes = [*self.legal, *self.illegal]
         starts = np.array([box.start for box in boxes])
         where = np.searchsorted(starts, numbers, side="right") - 1
-        found = [boxes[b].strategies(numbers[where == b]) for b in np.unique(where)]
+        found = [boxes[b].strategies(numbers[where == b]) for b in distinct_values(where)]
         order = np.argsort(np.argsort(where, kind="stable"), kind="stable")
         return Table.joined(found).take(order)
 

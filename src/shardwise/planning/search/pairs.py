@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Ints
+from shardwise.arrays import Bools, Column, Ints, distinct_values
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
@@ -83,7 +83,7 @@ class Legality:
         layouts = np.bincount(self.layout_group, minlength=self.first.shape[0])
         options = np.bincount(self.option_group, minlength=self.first.shape[1])
         pairs, reasons = np.outer(layouts, options), Counter[str]()
-        for rule in np.unique(self.first[self.first >= 0]).tolist():
+        for rule in distinct_values(self.first[self.first >= 0]):
             reasons[CONSTRAINTS[rule].reason] += int(pairs[self.first == rule].sum())
         return int(pairs[self.first < 0].sum()), reasons
 

@@ -11,21 +11,25 @@ from typing import Any
 import numpy as np
 
 from shardwise._version import __version__
+from shardwise.arrays import Floats
 from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
+from shardwise.distinct import FEW_ROWS
 from shardwise.planning.search.bounded import (
     MOST_PAIRS,
     BoundedScan,
     LayoutBounds,
-    placed_pairs,
+    legality_of_each,
     scan_bounded,
 )
 from shardwise.planning.search.candidates import (
     OPTION_FIELDS,
     Box,
+    Boxes,
     Candidates,
     Scale,
+    alike,
     cut_together,
 )
 from shardwise.planning.search.pairs import Legality
@@ -61,9 +65,9 @@ class SearchTask:
     save: bool
     save_rejected: bool
 
-    def __call__(self, piece: Box) -> tuple[Findings, bytes]:
+    def __call__(self, piece: Box | Boxes) -> tuple[Findings, bytes]:
         """Return the findings of a piece, and its rows as a Parquet file if they are saved."""
-        if not self.save:
+        if isinstance(piece, Boxes) or not self.save:
             return scan(self.query, piece), b""
         rows = Rows(self.query, piece, rejected=self.save_rejected)
         if piece.broken.max() < 0:
@@ -78,7 +82,7 @@ class BoundedTask:
 
     query: SearchQuery
 
-    def __call__(self, item: tuple[Box, BoundedScan]) -> Findings:
+    def __call__(self, item: tuple[Box | Boxes, BoundedScan]) -> Findings:
         """Return the findings of a piece."""
         return scan_bounded(self.query, *item)
 
@@ -102,7 +106,7 @@ class Scanned:
         self.by_scale[scale] = merged([self.by_scale[scale], findings], self.query)
         self.total = merged([self.total, findings], self.query)
 
-    def start(self, scale: Scale, legality: Legality, *, counts: bool) -> BoundedScan:
+    def start(self, scale: Scale, *legality: Legality, counts: bool) -> BoundedScan:
         """Return what a bounded scan of a piece of a scale starts from."""
         score = None
         if len(self.by_scale) > 1:
@@ -184,26 +188,18 @@ class Work:
     def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
         """Scan boxes of one scale: by memory until something fits, then those of least bound."""
         sizes: deque[int] = deque()
+        none = Findings.empty(len(self.query.axes))
 
-        def items() -> Iterator[tuple[Box, BoundedScan]]:
-            left: list[Box] = []
+        def items() -> Iterator[tuple[Box | Boxes, BoundedScan]]:
+            left: list[tuple[Box, Legality]] = []
             for box, legality in self._by_memory(scanned, scale, boxes, left):
                 legal, rejected = legality.counts()
-                counted = Findings.empty(len(self.query.axes))
-                scanned.add(scale, replace(counted, evaluated=legal, rejected=rejected))
+                scanned.add(scale, replace(none, evaluated=legal, rejected=rejected))
                 sizes.append(len(box))
                 yield box, scanned.start(scale, legality, counts=True)
-            every = LayoutBounds.of_each(self.query, left)
-            for bounds in sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf))):
-                scanned.add(scale, bounds.findings)
-                for piece, legality, bound_s in bounds.pieces():
-                    start = scanned.start(scale, legality, counts=self.counts)
-                    none = Findings.empty(len(self.query.axes))
-                    limit_s = start.limits(self.query, none).of_layouts(piece)
-                    some = np.flatnonzero((bound_s <= limit_s) | self.counts)
-                    if some.size:
-                        sizes.append(some.size * piece.width)
-                        yield piece.select(some), replace(start, legality=legality.take(some))
+            for piece, *legalities in self._by_bound(scanned, scale, left):
+                sizes.append(len(piece))
+                yield piece, scanned.start(scale, *legalities, counts=self.counts)
 
         task = BoundedTask(query=self.query)
         with closing(self.workers.each(task, items(), in_flight=1)) as results:
@@ -212,37 +208,75 @@ class Work:
                 yield
         everything = sum(len(box) for box in self.boxes if box.scale == scale)
         left = everything - scanned.by_scale[scale].candidates
-        scanned.add(scale, replace(Findings.empty(len(self.query.axes)), candidates=left))
+        scanned.add(scale, replace(none, candidates=left))
         yield
 
+    def _by_bound(
+        self, scanned: Scanned, scale: Scale, boxes: Sequence[tuple[Box, Legality]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield pieces that can be among the results, each with the legality of its boxes.
+
+        Those of least bound come first; small ones of several boxes are joined at the end.
+        """
+        none = Findings.empty(len(self.query.axes))
+
+        def within(piece: Box, legality: Legality, bound_s: Floats) -> tuple[Box, Legality, Floats]:
+            start = scanned.start(scale, counts=self.counts)
+            limit_s = start.limits(self.query, none).of_layouts(piece)
+            some = np.flatnonzero((bound_s <= limit_s) | self.counts)
+            return piece.select(some), legality.take(some), bound_s[some]
+
+        each = LayoutBounds.of_each(self.query, boxes)
+        order = sorted(each, key=lambda one: float(one.bound_s.min(initial=np.inf)))
+        few: list[tuple[Box, Legality, Floats]] = []
+        for bounds in order:
+            scanned.add(scale, bounds.findings)
+            for some in (within(*piece) for piece in bounds.pieces()):
+                is_small = len(some[0].layouts) * len(some[0].options) <= FEW_ROWS
+                if is_small and bounds is not order[0]:
+                    few.append(some)
+                elif len(some[0]):
+                    yield some[:2]
+        few = [some for some in (within(*piece) for piece in few) if len(some[0])]
+        most = PIECE_ROWS // FEW_ROWS
+        for together in alike([box for box, _, _ in few]):
+            for start in range(0, len(together), most):
+                several = [few[at] for at in together[start : start + most]]
+                yield Boxes(each=tuple(one[0] for one in several)), *(one[1] for one in several)
+
     def _by_memory(
-        self, scanned: Scanned, scale: Scale, boxes: Sequence[Box], left: list[Box]
+        self,
+        scanned: Scanned,
+        scale: Scale,
+        boxes: Sequence[Box],
+        left: list[tuple[Box, Legality]],
     ) -> Iterator[tuple[Box, Legality]]:
         """Yield pieces until something fits, those of small boxes first; add the rest to `left`.
 
         Before something fits, nothing is too slow: bounds would leave out no candidate.
         """
-        model, system = self.query.model, self.query.system
-        size = _FIRST_LAYOUTS
-        for box in sorted(boxes, key=len):
-            if scanned.by_scale[scale].feasible:
-                left.append(box)
-                continue
-            legality = placed_pairs(system, box).legality(model, system)
+        size, boxes = _FIRST_LAYOUTS, sorted(boxes, key=len)
+        for box, legality in zip(boxes, legality_of_each(self.query, boxes), strict=True):
             start, count, most = 0, len(box.layouts), max(1, MOST_PAIRS // box.width)
             while start < count and not scanned.by_scale[scale].feasible:
                 some = np.arange(start, min(start + min(size, most), count))
                 yield box.select(some), legality.take(some)
                 start, size = start + some.size, size * _GROWTH
             if start < count:
-                left.append(box.select(np.arange(start, count)))
+                rest = np.arange(start, count)
+                left.append((box.select(rest), legality.take(rest)) if start else (box, legality))
 
-    def pieces(self, boxes: Sequence[Box]) -> Iterator[Box]:
-        """Cut boxes, in the same way on any workers."""
-        rows = PIECE_ROWS if self.file is None else SAVED_PIECE_ROWS
-        return (piece for box in boxes for piece in box.cut(rows))
+    def pieces(self, boxes: Sequence[Box]) -> Iterator[Box | Boxes]:
+        """Cut boxes, in the same way on any workers; small ones are together, unless saved."""
+        if self.file is not None:
+            yield from (piece for box in boxes for piece in box.cut(SAVED_PIECE_ROWS))
+            return
+        for some in cut_together(boxes, PIECE_ROWS):
+            for together in alike(some):
+                each = tuple(some[at] for at in together)
+                yield each[0] if len(each) == 1 else Boxes(each=each)
 
-    def results(self, boxes: Sequence[Box]) -> Generator[tuple[Box, Findings], None, None]:
+    def results(self, boxes: Sequence[Box]) -> Generator[tuple[Box | Boxes, Findings], None, None]:
         """Yield every piece of boxes with its findings, in order; at the end, write the file.
 
         Raises
@@ -259,7 +293,9 @@ class Work:
             yield from self._scanned(boxes, store)
             store.finish(no_rows(self.query.model))
 
-    def _scanned(self, boxes: Sequence[Box], store: Store | None) -> Iterator[tuple[Box, Findings]]:
+    def _scanned(
+        self, boxes: Sequence[Box], store: Store | None
+    ) -> Iterator[tuple[Box | Boxes, Findings]]:
         """Scan the pieces that the store lacks, and add them to it."""
         task = SearchTask(
             query=self.query, save=store is not None, save_rejected=self.save_rejected

@@ -19,7 +19,7 @@ from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.row_intervals import interval_factors
-from shardwise.arrays import Bools, Column, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -32,7 +32,7 @@ from shardwise.config.strategy_fields import (
 )
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.distinct import distinct_rows
+from shardwise.distinct import FEW_ROWS, distinct_rows
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.parallel.effects import idle_rows, kinds_of
@@ -83,6 +83,8 @@ class Lines:
 
     number: Ints
     """Number of the strategy."""
+    score: Floats
+    """Its score in the order of the lines."""
     variants: Ints
     """Other strategies of the layout that are nearly as good."""
     best_step_time_s: tuple[float | None, ...]
@@ -92,7 +94,12 @@ class Lines:
     def of_rows(cls, best: Ranked) -> "Lines":
         """A line for each strategy, without variants."""
         none = np.zeros(len(best), dtype=np.int64)
-        return cls(number=best.number, variants=none, best_step_time_s=(None,) * len(best))
+        return cls(
+            number=best.number,
+            score=best.score,
+            variants=none,
+            best_step_time_s=(None,) * len(best),
+        )
 
 
 def lines_of(work: Work, findings: Findings) -> list[Lines]:
@@ -144,6 +151,7 @@ def _lines(counted: "_Counted", best: Ranked) -> Lines:
     times = np.where(counted.number == best.number, np.nan, best.step_time_s)[order].tolist()
     return Lines(
         number=counted.number[order],
+        score=counted.score[order],
         variants=counted.count[order] - 1,
         best_step_time_s=tuple(None if np.isnan(one) else one for one in times),
     )
@@ -195,11 +203,7 @@ def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
 def _defaults(model: Model, table: Table) -> Table:
     """The layouts of some strategies with every other field at its default."""
     names = [name for name in LINE_FIELDS if name != "gpus"]  # they follow from the degrees
-    rows = (table.strategy(row) for row in range(len(table)))
-    layouts = [
-        Strategy(tp2=row.tp2, **{name: getattr(row, name) for name in names}) for row in rows
-    ]
-    return Table.of(model, layouts)
+    return Table.of(model, {name: table.column(name) for name in (*names, "tp2")})
 
 
 def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
@@ -242,7 +246,7 @@ class _Counted:
     count: Ints
     settings: Ints
     """Settings of the simplest that are not defaults."""
-    score: Column
+    score: Floats
     number: Ints
     """Of the simplest; -1 if there is none yet."""
 
@@ -292,7 +296,8 @@ class CountVariants:
         """Return the variants of a piece in each order."""
         none = _Counted.none(len(self.keys))
         observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
-        if piece.selected or not self.bounds:
+        few = len(piece.layouts) * len(piece.options) <= FEW_ROWS
+        if piece.selected or few or not self.bounds:
             scan(self.query, piece, observer)
             return observer.found
         limits = Limits.of_layout_keys(self.query, self.keys, *self.limits)
@@ -415,22 +420,30 @@ class RankedLine:
 
 
 def ranked_lines(
-    query: SearchQuery, candidates: Candidates, lines: Lines
-) -> tuple[RankedLine, ...]:
-    """Return the lines of a ranking with their strategies."""
-    if not len(lines.number):
-        return ()
-    rows = candidates.strategies(lines.number)
+    query: SearchQuery, candidates: Candidates, rankings: Sequence[Lines]
+) -> list[tuple[RankedLine, ...]]:
+    """Return the lines of each ranking with their strategies."""
+    numbers, at = np.unique(np.concatenate([one.number for one in rankings]), return_inverse=True)
+    if not numbers.size:
+        return [() for _ in rankings]
+    rows = candidates.strategies(numbers)
     settings = settings_of(query.model, rows)
-    return tuple(
-        RankedLine(
-            strategy=rows.strategy(i),
-            settings=settings[i],
-            variants=int(lines.variants[i]),
-            best_step_time_s=best_s,
+    strategies = [rows.strategy(row) for row in range(numbers.size)]
+    position = iter(at.tolist())
+    return [
+        tuple(
+            RankedLine(
+                strategy=strategies[row],
+                settings=settings[row],
+                variants=variants,
+                best_step_time_s=best_s,
+            )
+            for variants, best_s, row in zip(
+                lines.variants.tolist(), lines.best_step_time_s, position, strict=False
+            )
         )
-        for i, best_s in enumerate(lines.best_step_time_s)
-    )
+        for lines in rankings
+    ]
 
 
 def ranked_plans(

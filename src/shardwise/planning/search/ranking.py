@@ -19,7 +19,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import InputError, check_word
-from shardwise.planning.search.candidates import Box
+from shardwise.planning.search.candidates import Box, Boxes
 from shardwise.records import dataclass, fields
 
 _HOUR_S = 3600.0
@@ -208,8 +208,12 @@ def table_keys(table: Table, rows: Ints) -> Ints:
     return np.stack(columns, axis=1)
 
 
-def layout_codes(box: Box) -> Ints:
+def layout_codes(box: Box | Boxes) -> Ints:
     """Return a number for the layout of each row of `Box.table`, equal only for equal keys."""
+    if isinstance(box, Boxes):
+        each = [layout_codes(one) for one in box.each]
+        ends = np.cumsum([0, *(codes.max(initial=-1) + 1 for codes in each)])
+        return np.concatenate([codes + end for codes, end in zip(each, ends, strict=False)])
     layout = distinct_rows([getattr(box.layouts, name) for name in LAYOUT_PART])[1]
     option = distinct_rows([getattr(box.options, name) for name in OPTION_PART])[1]
     codes = layout[:, np.newaxis] * (option.max(initial=0) + 1) + option

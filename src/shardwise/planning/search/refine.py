@@ -6,9 +6,10 @@ the critical stage shortest (`parallel.chunk_layout`): as far as the space leave
 the stack takes a list of layers, and the plan still fits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardwise.engine.evaluate import (
     evaluate,
     fits,
     peak_memory,
-    step_time_s,
 )
 from shardwise.parallel.chunk_layout import LayerTimes, balanced_chunks, stage_times
 from shardwise.parallel.constraints import first_violation
@@ -61,6 +61,17 @@ class _Split:
     sizes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored:
+    """A plan with its scores."""
+
+    plan: Strategy
+    score: float
+    """In the order of the plans."""
+    objective: float
+    """By the objective."""
+
+
 def is_open(space: Space) -> bool:
     """Whether a space may have pipelines, and leaves the split of their layers open."""
     named = (getattr(space, name) for name in ("stage_layers", *SPLIT_FIELDS))
@@ -69,11 +80,12 @@ def is_open(space: Space) -> bool:
 
 def refined_lines(
     query: SearchQuery, ranking: Ranking, space: Space, best: tuple[RankedLine, ...]
-) -> tuple[RankedLine, ...]:
+) -> tuple[tuple[RankedLine, ...], list[float]]:
     """Return the best lines of a search with better splits of their layers.
 
-    A split replaces the plan of the same line, or is a plan of its own, where it gains more than
-    variants of a layout differ.
+    With the scores of all of them by the objective; none where there is nothing to split. A split
+    replaces the plan of the same line, or is a plan of its own, where it gains more than variants
+    of a layout differ.
 
     Parameters
     ----------
@@ -86,32 +98,37 @@ def refined_lines(
     several = enumerate(plans[:POOL])
     piped = [n for n, plan in several if plan.pp > 1 and plan.schedule in _IN_ORDER]
     if not piped:
-        return best
-    found, scores = _better_splits(query, ranking, space, plans, piped)
-    order = [(score, n) for n, score in enumerate(scores) if _line(plans[n]) not in found]
-    order += [(score, -1 - n) for n, (score, _) in enumerate(found.values())]
-    chosen = [n for _, n in sorted(order)[: len(plans)]]
-    new = [plan for _, plan in found.values()]
+        return best, []
+    found, scored = _better_splits(query, ranking, space, plans, piped)
+    refined = [one for one in scored if _line(one.plan) not in found] + [*found.values()]
+    new = [one.plan for one in found.values()]
     settings = settings_of(query.model, Table.of(query.model, new)) if new else []
-    refined = [
+    made = [
         RankedLine(strategy=plan, settings=own) for plan, own in zip(new, settings, strict=True)
     ]
-    return tuple(best[n] if n >= 0 else refined[-1 - n] for n in chosen)
+    old = [line for line in best if _line(line.strategy) not in found]
+    order = sorted(range(len(refined)), key=lambda n: refined[n].score)[: len(plans)]
+    lines = [*old, *made]
+    return tuple(lines[n] for n in order), [refined[n].objective for n in order]
 
 
 def merged_lines(
-    query: SearchQuery, best: tuple[RankedLine, ...], refined: tuple[RankedLine, ...]
+    best: tuple[RankedLine, ...],
+    best_scores: Sequence[float],
+    refined: tuple[RankedLine, ...],
+    scores: Sequence[float],
 ) -> tuple[RankedLine, ...]:
-    """Return the best lines by the objective, with those that another order has refined."""
-    if not best or refined == best:
-        return best
-    lines = [*refined, *best]
-    table = Table.of(query.model, [one.strategy for one in lines])
-    step_s = step_time_s(query.model, query.system, table)
-    scores = query.ranking.scores(step_s, table)
+    """Return the best lines by the objective, with those that another order has refined.
+
+    Parameters
+    ----------
+    best_scores, scores
+        By the objective.
+    """
+    every = [*zip(scores, refined, strict=False), *zip(best_scores, best, strict=True)]
     found: dict[tuple[Any, ...], RankedLine] = {}
-    for n in np.argsort(scores, kind="stable").tolist():
-        found.setdefault(_line(lines[n].strategy), lines[n])
+    for _, line in sorted(every, key=itemgetter(0)):
+        found.setdefault(_line(line.strategy), line)
     return tuple(found.values())[: len(best)]
 
 
@@ -137,55 +154,83 @@ def _better_splits(
     space: Space,
     plans: Sequence[Strategy],
     piped: Sequence[int],
-) -> tuple[dict[tuple[Any, ...], tuple[float, Strategy]], list[float]]:
-    """The best split of each line with its score, where it gains enough; the scores of the plans.
+) -> tuple[dict[tuple[Any, ...], _Scored], list[_Scored]]:
+    """The best split of each line, where it gains enough; and the plans.
 
     A split that does not fit gives up layers of its peak-memory stage, as long as it gains.
     """
-    model, system = query.model, query.system
-    table = Table.of(model, plans)
-    result = evaluate(model, system, table)
-    scores = ranking.scores(result.step_time_s, table)
+    table = Table.of(query.model, plans)
+    result = evaluate(query.model, query.system, table)
+    scored = _scored(query, ranking, plans, table, result)
     costs = _layer_times(query, table, result, piped)
     by_line = {_line(plan): n for n, plan in enumerate(plans)}
-    found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
+    found: dict[tuple[Any, ...], _Scored] = {}
     tried = [
         split for n, times in costs.items() for split in _splits(query, space, n, plans[n], times)
     ]
     for _ in range(_MOVES + 1):
         again: list[_Split] = []
-        for split, plan, score, stage in _evaluated(query, ranking, plans, tried):
-            line = _line(plan)
-            rival = (1 - VARIANT_SHARE) * scores[by_line.get(line, split.plan)]
-            if score >= min(rival, found[line][0] if line in found else rival):
+        for split, one, stage in _evaluated(query, ranking, plans, table, tried):
+            line = _line(one.plan)
+            rival = (1 - VARIANT_SHARE) * scored[by_line.get(line, split.plan)].score
+            if one.score >= min(rival, found[line].score if line in found else rival):
                 continue
             if stage is None:
-                found[line] = score, plan
+                found[line] = one
             else:
                 again += _moved(split, costs[split.plan], stage)
         tried = again
-    return found, scores.tolist()
+    return found, scored
 
 
 def _evaluated(
-    query: SearchQuery, ranking: Ranking, plans: Sequence[Strategy], tried: Sequence[_Split]
-) -> Iterator[tuple[_Split, Strategy, float, int | None]]:
-    """Yield splits that obey the rules, with strategy and score; the peak stage if too large."""
+    query: SearchQuery,
+    ranking: Ranking,
+    plans: Sequence[Strategy],
+    table: Table,
+    tried: Sequence[_Split],
+) -> Iterator[tuple[_Split, _Scored, int | None]]:
+    """Yield splits that obey the rules with their scores; the peak stage if too large.
+
+    Parameters
+    ----------
+    table
+        Of the plans.
+    """
     model, system = query.model, query.system
-    strategies = [_with_split(plans[one.plan], one) for one in tried]
-    if not strategies:
+    if not tried:
         return
-    table = Table.of(model, strategies)
-    legal = np.flatnonzero(first_violation(model, system, table) < 0)
+    rows = _with_splits(table, tried)
+    legal = np.flatnonzero(first_violation(model, system, rows) < 0)
     if not legal.size:
         return
-    rows = table.take(legal)
+    rows = rows.take(legal)
     result = evaluate(model, system, rows)
     room = _fits(query, rows, result)
-    scores = ranking.scores(result.step_time_s, rows)
-    for row, at in sorted(enumerate(legal.tolist()), key=lambda one: float(scores[one[0]])):
+    some = [tried[at] for at in legal.tolist()]
+    scored = _scored(
+        query, ranking, [_with_split(plans[one.plan], one) for one in some], rows, result
+    )
+    for row in sorted(range(legal.size), key=lambda row: scored[row].score):
         stage = None if room[row] else int(result.peak_memory_stage[row])
-        yield tried[at], strategies[at], float(scores[row]), stage
+        yield some[row], scored[row], stage
+
+
+def _scored(
+    query: SearchQuery,
+    ranking: Ranking,
+    plans: Iterable[Strategy],
+    table: Table,
+    result: Evaluation,
+) -> list[_Scored]:
+    """Scores of evaluated plans."""
+    scores, usual = (
+        one.scores(result.step_time_s, table).tolist() for one in (ranking, query.ranking)
+    )
+    return [
+        _Scored(plan=plan, score=score, objective=own)
+        for plan, score, own in zip(plans, scores, usual, strict=True)
+    ]
 
 
 def _layer_times(
@@ -284,6 +329,20 @@ def _with_split(plan: Strategy, split: _Split) -> Strategy:
         **dict.fromkeys(SPLIT_FIELDS[2:], False),
     }
     return plan.model_copy(update=dict(changed))
+
+
+def _with_splits(table: Table, splits: Sequence[_Split]) -> Table:
+    """The plans of splits, with the chunks of these."""
+    none = np.zeros(len(splits), dtype=np.int64)
+    lists = tuple(dict.fromkeys(one.sizes for one in splits))
+    return table.take(np.array([one.plan for one in splits])).changed(
+        vpp=np.array([one.chunks for one in splits]),
+        schedule=np.array([_schedule(one.chunks).code for one in splits]),
+        stage_layers=np.array([lists.index(one.sizes) for one in splits]),
+        stage_lists=lists,
+        **dict.fromkeys(SPLIT_FIELDS[:2], none),
+        **dict.fromkeys(SPLIT_FIELDS[2:], none > 0),
+    )
 
 
 def _schedule(chunks: int) -> Schedule:

@@ -435,13 +435,13 @@ def _result(
             lines = lines_of(scan.work, total)
         except KeyboardInterrupt:
             counted = False
-    first, second = (ranked_lines(query, candidates, some) for some in lines)
+    first, second = ranked_lines(query, candidates, lines)
     if query.lines and counted and not levels and is_open(space):
         if query.robust is None:
-            first = refined_lines(query, query.ranking, space, first)
+            first, _ = refined_lines(query, query.ranking, space, first)
         else:
-            second = refined_lines(query, query.robust, space, second)
-            first = merged_lines(query, first, second)
+            second, scores = refined_lines(query, query.robust, space, second)
+            first = merged_lines(first, lines[0].score.tolist(), second, scores)
     known: dict[Strategy, Estimate] = {}
     advised = ranked_plans(query, second, known)
     best = ranked_plans(query, first[:most], known)

@@ -7,7 +7,7 @@ step, each among what the one before leaves.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -31,7 +31,7 @@ from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Boxes, alike
 from shardwise.planning.search.layouts import groups_without
 from shardwise.planning.search.query import PREDICTED, FitTest, SearchQuery
 from shardwise.planning.search.ranking import (
@@ -173,11 +173,7 @@ def memory_of_each(
     pairs = zip(boxes, tables, strict=True)
     broken = [broken_options(model, system, box, table) for box, table in pairs]
     found: dict[int, Evaluated | None] = {}
-    alike: dict[Hashable, list[int]] = {}
-    for at, box in enumerate(boxes):
-        key = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
-        alike.setdefault(key, []).append(at)
-    for some in alike.values():
+    for some in alike(boxes):
         choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
         every = Table.joined([tables[at] for at in some]).with_choices(choices)
         rules = np.concatenate([broken[at] for at in some], axis=1)
@@ -192,7 +188,7 @@ def memory_of_each(
     return [(broken[at], found[at]) for at in range(len(boxes))]
 
 
-def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
+def broken_options(model: Model, system: System, box: Box | Boxes, table: Table) -> Ints:
     """Position in `CONSTRAINTS` of the first one that an option violates, or -1; (choices, rows).
 
     The layouts of the box obey the rules.
@@ -614,8 +610,8 @@ class Observer(Protocol):
         """Receive the next chunk of candidates that obey the rules."""
 
 
-def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Findings:
-    """Evaluate every candidate of a box of legal layouts."""
+def scan(query: SearchQuery, box: Box | Boxes, observer: Observer | None = None) -> Findings:
+    """Evaluate every candidate of a box, or several, of legal layouts."""
     table = box.table()
     broken = broken_options(query.model, query.system, box, table)
     if observer is not None:
@@ -628,7 +624,7 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
     )
     chunks: Iterable[Evaluated] = evaluator.memory()
     rejected = None
-    if box.selected:
+    if isinstance(box, Box) and box.selected:
         chunks = list(chunks)
         rejected = not_selected(query.model, box, table, evaluator, chunks)
     layout = layout_codes(box) if query.lines else None
@@ -647,7 +643,7 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
 
 
 def findings_of(
-    query: SearchQuery, box: Box, chunk: Evaluated, before: Findings, layout: Ints | None
+    query: SearchQuery, box: Box | Boxes, chunk: Evaluated, before: Findings, layout: Ints | None
 ) -> Findings:
     """Findings of a timed chunk; `best` has only what may beat the findings before."""
     timed = chunk.timed
@@ -738,7 +734,7 @@ def counted_in(query: SearchQuery, chunk: Evaluated) -> Findings:
     )
 
 
-def least_excess(query: SearchQuery, box: Box, chunk: Evaluated) -> Ranked:
+def least_excess(query: SearchQuery, box: Box | Boxes, chunk: Evaluated) -> Ranked:
     """The candidate that exceeds memory by least, on its tier with the most excess."""
     by_tier = chunk.excess_bytes(query.system, query.capacity_bytes)
     worst = np.where(chunk.legal, by_tier.max(axis=0), np.inf)

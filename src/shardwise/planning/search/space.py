@@ -42,7 +42,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
-from shardwise.parallel.constraints import illegal_faults, software
+from shardwise.parallel.constraints import first_violation, illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
 from shardwise.planning.search.keywords import SpaceKeywords
 
@@ -489,9 +489,7 @@ class Space(_Values):
                 if field in _NEVER_VARIED:
                     every, context = self._that_run(field, (False, True), system), named
                 more = [value for value in every if value not in tried]
-                found[field] = tuple(
-                    v for v in more if _has_meaning(model, system, field, v, context)
-                )
+                found[field] = _with_meaning(model, system, field, more, context)
         if self._balances(system):
             found["stage_layers"] = (_SELECTED_BY["stage_layers"],)
         return {field: values for field, values in found.items() if values}
@@ -612,16 +610,21 @@ def _is_left_to_stacks(field: str) -> bool:
     return bool(words) and words[0] == "stack" and field in Stack.model_fields
 
 
-def _has_meaning(
-    model: Model, system: System, field: str, value: object, named: Mapping[str, Any]
-) -> bool:
-    """Whether a model and a system allow a value at all, as experts allow dispatchers."""
-    if isinstance(value, str) and value == _AS_TP:
-        return True
-    row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: [value]}
+def _with_meaning(
+    model: Model, system: System, field: str, values: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Values that a model and a system allow at all, as experts allow dispatchers."""
+    words = [value for value in values if value != _AS_TP]
+    row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: words}
     row = {n: v for n, v in named.items() if n not in (*row, "gpus", "global_batch_size")} | row
-    faults = illegal_faults(model, system, Table.of(model, row))
-    return all(fault.field != field for fault in faults.values())
+    without = []
+    if words:
+        table = Table.of(model, row)
+        for at in np.flatnonzero(first_violation(model, system, table) >= 0).tolist():
+            faults = illegal_faults(model, system, table.take(slice(at, at + 1)))
+            if any(fault.field == field for fault in faults.values()):
+                without.append(words[at])
+    return tuple(value for value in values if value not in without)
 
 
 def _items(name: str, value: object) -> Sequence[object]:
