@@ -139,7 +139,7 @@ class Units:
 
     @cached_property
     def clip_s(self) -> Floats:
-        """The least time that `Fsdp2Rules` tells apart in backward, by position [s]."""
+        """The least time that `Fsdp2Rules` distinguishes in backward, by position [s]."""
         gathers, reduces = self.step.longest_collectives
         return -(gathers + reduces)
 
@@ -247,9 +247,9 @@ class Completions:
             return np.zeros(1)
         return np.linspace(0.0, max(most, 1.0), _LEVELS, endpoint=False)
 
-    def level(self, kept: Floats) -> Ints:
+    def level(self, resident: Floats) -> Ints:
         """Level of some unsharded bytes."""
-        found: Ints = np.searchsorted(self.levels, kept, side="right") - 1
+        found: Ints = np.searchsorted(self.levels, resident, side="right") - 1
         return found
 
     @cached_property
@@ -260,25 +260,25 @@ class Completions:
         is the least of that and those after it, and the last is infinite.
         """
         units = self.units
-        count, kept = len(units.first), self.low + self.levels[:, None]
+        count, resident = len(units.first), self.low + self.levels[:, None]
         rest = self.room - units.end_bytes - self.low * units.end_ratio
         least = np.full((count, self.levels.size, count + 1), np.inf)
         found = [np.full((self.levels.size, 1), np.inf)] * count
         for unit in np.argsort(-units.first, kind="stable").tolist():
-            near = units.neighbors[unit]
-            after = kept + near.unsharded
-            best = (self.rate * near.root_bytes_after + near.last_s)[None]
-            if near.after.size:
-                level = self.level(self.levels + near.unsharded)
-                base = self.rate * near.root_bytes + near.gather_s
-                base = base + least[near.after[None], level[:, None], unit]
-                times = base[:, None] + near.reduce_s
-                if np.max(near.peaks) + kept[-1, 0] > self.room:
-                    times[kept[:, :, None] + near.peaks > self.room] = np.inf
+            around = units.neighbors[unit]
+            after = resident + around.unsharded
+            best = (self.rate * around.root_bytes_after + around.last_s)[None]
+            if around.after.size:
+                level = self.level(self.levels + around.unsharded)
+                base = self.rate * around.root_bytes + around.gather_s
+                base = base + least[around.after[None], level[:, None], unit]
+                times = base[:, None] + around.reduce_s
+                if np.max(around.peaks) + resident[-1, 0] > self.room:
+                    times[resident[:, :, None] + around.peaks > self.room] = np.inf
                 best = np.minimum(best, times.min(axis=2))
-            fits = (kept + near.moments <= self.room) & (after <= self.room)
-            best = np.where(fits & (near.reduced_last_bytes <= rest), best, np.inf)
-            least[unit][:, near.before] = best
+            fits = (resident + around.moments <= self.room) & (after <= self.room)
+            best = np.where(fits & (around.reduced_last_bytes <= rest), best, np.inf)
+            least[unit][:, around.before] = best
             best = np.minimum.accumulate(best, axis=1)[:, ::-1]
             found[unit] = np.concatenate([best, np.full((self.levels.size, 1), np.inf)], axis=1)
         return tuple(found)
