@@ -397,7 +397,12 @@ class RootRange(Fsdp2Rules):
 
 
 def root_ranges(rules: Fsdp2Rules, budget: float) -> list[RootRange]:
-    """Ranges that hold every plan within a budget; none where their tables would be too large."""
+    """Ranges that hold every plan within a budget; none where their tables would be too large.
+
+    In a range a label may dominate another with more in the root, and its completions may leave the
+    range below. Of the best plans, take the one with the least root: what dominates its beginning
+    has the same root, so the plan or an equal one is found in its range.
+    """
     units = Units(step=rules.step)
     if not 0 < len(units.first) <= _MOST_UNITS or np.isnan(units.reduced_ratio):
         return []
