@@ -226,6 +226,9 @@ def _sets(field: StrategyField, column: Any, length: int) -> Ints:
         return np.zeros(0, dtype=np.int64)
     if _is_one(column, str):
         return np.full(length, _set(field, column), dtype=np.int64)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
+        distinct, inverse = np.unique(column, return_inverse=True)
+        return np.array([_set(field, bits) for bits in distinct], dtype=np.int64)[inverse]
     known: dict[Any, int] = {}
     keys = [tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else v for v in column]
     for key in keys:
@@ -509,6 +512,21 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
     if "global_batch_size" not in found:
         problem = MISSING["global_batch_size"]
         raise InputError(Fault(field="global_batch_size", problem=problem))
+
+
+def numbers_for(name: str, values: Sequence[object]) -> Any:
+    """Values of a field as `columns_of` reads them fastest: words and sets as numbers.
+
+    Lists and stacks stay as they are; if all are None, they are NaN.
+    """
+    field = FIELDS[name]
+    if field.kind in _READ:
+        return _READ[field.kind](field, [*values], len(values))
+    if all(value is None for value in values):
+        return np.full(len(values), np.nan)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 _ITEMS = {"stage_layers": int, "data_lengths": int, "extents": Mapping}

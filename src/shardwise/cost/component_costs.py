@@ -57,7 +57,7 @@ from shardwise.parallel.placement import Extents, place
 from shardwise.records import dataclass, fields, replace
 
 # Rows whose costs are computed at a time: more would not stay in the cache.
-BLOCK = 1 << 14
+BLOCK = 1 << 13
 
 # A component of the model, how often it occurs, and the costs of its operations.
 ComponentOperations = tuple[str, int, list[OperationCost]]

@@ -6,6 +6,7 @@ and sequence stay. Of the candidates with the fewest changes, the one with the s
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import combinations, islice, product
 from math import isnan, isqrt, log, prod
 from typing import Any
@@ -14,11 +15,12 @@ import numpy as np
 
 from shardwise.analysis import Result
 from shardwise.analysis.fit_probability import SURE, states_load
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, Ints
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import numbers_for
 from shardwise.config.strategy_fields import (
     COLUMNS,
     DEGREES,
@@ -31,6 +33,7 @@ from shardwise.config.strategy_fields import (
     REPLICA_DEGREES,
     Kind,
 )
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.estimator import estimate_many
@@ -212,7 +215,7 @@ def with_possible_degrees(strategy: Strategy) -> Strategy:
     return strategy.model_copy(update=dict(zip(REPLICA_DEGREES, own, strict=True)) | {"dp": None})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Changes:
     """Values that each field may change to."""
 
@@ -296,35 +299,61 @@ class _Changes:
 
         Also the probability of each to fit, and the strategies.
         """
-        step_s, sure = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
-        tables: list[Any] = []
-        place = np.zeros((len(rows), 2), dtype=np.int64)
         groups: dict[frozenset[str], list[int]] = {}
         for position, row in enumerate(rows):
             groups.setdefault(self.following.intersection(row), []).append(position)
+        tables: dict[tuple[Stack, ...], list[Table]] = {}
+        places: dict[tuple[Stack, ...], list[int]] = {}
         for explicit, members in groups.items():
-            varied = {name for position in members for name in rows[position]}
-            columns: dict[str, Any] = {}
-            for name in COLUMNS:
-                if name in self.following - explicit or name in self.unstated:
-                    continue
-                own = getattr(self.base, name)
-                columns[name] = _column(
-                    own, [rows[m].get(name, own) for m in members], name in varied
-                )
-            found = estimate_many(self.model, self.system, columns)
+            columns = self._columns(explicit, [rows[at] for at in members])
+            table = Table.of(self.model, columns, self.system)
+            tables.setdefault(table.stacks, []).append(table)
+            places.setdefault(table.stacks, []).extend(members)
+        step_s, sure = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
+        place = np.zeros(len(rows), dtype=np.int64)
+        table_of = np.zeros(len(rows), dtype=np.int64)
+        joined = [Table.joined(some) for some in tables.values()]
+        for number, (table, positions) in enumerate(zip(joined, places.values(), strict=True)):
+            found = estimate_many(self.model, self.system, table)
             least, likely = self.probability, found.fits_probability
             fits = found.fits if least is None or np.isnan(likely).all() else likely >= least
-            step_s[members] = np.where((found.refused < 0) & fits, found.step_time_s, np.inf)
-            sure[members] = likely
-            place[members, 0] = len(tables)
-            place[members, 1] = np.arange(len(members))
-            tables.append(found.table)
-        return (
-            step_s,
-            sure,
-            lambda position: tables[place[position, 0]].strategy(int(place[position, 1])),
-        )
+            step_s[positions] = np.where((found.refused < 0) & fits, found.step_time_s, np.inf)
+            sure[positions] = likely
+            table_of[positions], place[positions] = number, np.arange(len(positions))
+        return step_s, sure, lambda at: joined[table_of[at]].strategy(int(place[at]))
+
+    def _columns(
+        self, explicit: frozenset[str], rows: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Columns of rows; fields that follow from others are left out unless they change."""
+        codes: dict[str, Ints] = {}
+        for at, row in enumerate(rows):
+            for name, value in row.items():
+                if name not in codes:
+                    codes[name] = np.zeros(len(rows), dtype=np.int64)
+                codes[name][at] = self._places[name][value]
+        columns: dict[str, Any] = {}
+        for name in COLUMNS:
+            if name in self.following - explicit or name in self.unstated:
+                continue
+            own = getattr(self.base, name)
+            if name in codes:
+                columns[name] = self._numbers[name][codes[name]]
+            elif isinstance(own, tuple) or own is None:
+                columns[name] = numbers_for(name, [own]).repeat(len(rows))
+            else:
+                columns[name] = own
+        return columns
+
+    @cached_property
+    def _places(self) -> Mapping[str, Mapping[Any, int]]:
+        """Number of each value that a field changes to; 0 is its own."""
+        return {n: {v: i for i, v in enumerate(own, start=1)} for n, own in self.values.items()}
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, Any]:
+        """Values of each field by number, for columns."""
+        return {n: numbers_for(n, (getattr(self.base, n), *v)) for n, v in self.values.items()}
 
     def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
         before, after = self.base.to_dict(), found.to_dict()
@@ -338,13 +367,6 @@ class _Changes:
             if n in changed and before[n] != after[n]
         )
         return NearestPlan(strategy=after, changes=tuple(changes), step_time_s=step_time_s)
-
-
-def _column(own: object, values: list[Any], varied: bool) -> Any:
-    """A column of a table: one value for all rows, or one for each."""
-    if not varied:
-        return [own] * len(values) if isinstance(own, tuple) or own is None else own
-    return values
 
 
 def _is_work(name: str) -> bool:

@@ -5,7 +5,7 @@ These are the front of memory and time, and the wrappings that people use withou
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 
 import numpy as np
@@ -14,6 +14,7 @@ from shardwise.errors import InputError
 from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
+from shardwise.fsdp.planner.root_range import root_ranges
 from shardwise.fsdp.planner.rules import Fsdp2Rules, StepCosts
 from shardwise.fsdp.planner.search import Path, least_peak, optimum, shortest_path
 from shardwise.fsdp.planner.units import allowed, module_sizes, possible_units
@@ -187,6 +188,7 @@ class Planner:
                 seconds=max(left, 0.0),
                 most_labels=most_labels,
                 known_bound=known_bound,
+                parts=partial(root_ranges, self.rules(count)),
             )
             labels += path.labels
             bound = min(bound, path.bound + again_s)

@@ -416,10 +416,10 @@ def _no_backward(profile: Profile, edge: Edge) -> bool:
 _MIB = 2.0**20
 
 (
-    _COST, _FORWARD_S, _SLACK, _GATHER_S, _AGAIN_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
-    _ROOT, _ROOT_GRADIENTS, _ROOT_REDUCED, _ROOT_LARGEST, _UNSHARDED,
+    _COST, FORWARD_S, SLACK, _GATHER_S, AGAIN_S, _ROOT_EMPTY, _NO_UNIT, ANY_UNIT,
+    ROOT, ROOT_GRADIENTS, ROOT_REDUCED, _ROOT_LARGEST, UNSHARDED,
     _FIRST_PEAK, _FORWARD_PEAK, _BACKWARD_PEAK, _UNIT_PEAK, _ROOT_PEAK, _BUFFER, _NEXT_BUFFER,
-    _REDUCED_LAST, _REDUCE_PEAK,
+    REDUCED_LAST, _REDUCE_PEAK,
 ) = range(22)  # fmt: skip
 """Rows of the labels.
 
@@ -444,6 +444,8 @@ class Fsdp2Rules:
     step: StepCosts
     root_s: dict[complex, float] = field(default_factory=dict)
     """Known times of the root's own collectives, by its bytes: gathered, and i times reduced."""
+    most_root: float = np.inf
+    """Most weights that the root may own [byte]."""
 
     @property
     def time_rows(self) -> Sequence[int]:
@@ -453,12 +455,12 @@ class Fsdp2Rules:
     @property
     def paid_rows(self) -> Sequence[int]:
         """Times that one later term of the cost takes in, and never more than once."""
-        return (_FORWARD_S, _SLACK, _AGAIN_S)
+        return (FORWARD_S, SLACK, AGAIN_S)
 
     @property
     def memory_rows(self) -> Sequence[int]:
         """Quantities that do not affect time."""
-        return (_ROOT_GRADIENTS, _ROOT_LARGEST, *range(_UNSHARDED, _REDUCE_PEAK + 1))
+        return (ROOT_GRADIENTS, _ROOT_LARGEST, *range(UNSHARDED, _REDUCE_PEAK + 1))
 
     @cached_property
     def targets(self) -> Sequence[Ints]:
@@ -490,40 +492,40 @@ class Fsdp2Rules:
 
     def _leave_to_root(self, place: int, labels: Floats, new: Floats) -> None:
         forward_s, backward_s, forward_peak, backward_peak = self.step.root_modules[place]
-        sizes, any_unit = self.step.sizes, labels[_ANY_UNIT] > 0
-        new[_FORWARD_S] -= forward_s
-        new[_AGAIN_S] -= np.where(any_unit, backward_s, 0.0)
-        new[_SLACK] -= np.where(any_unit, 0.0, backward_s)
+        sizes, any_unit = self.step.sizes, labels[ANY_UNIT] > 0
+        new[FORWARD_S] -= forward_s
+        new[AGAIN_S] -= np.where(any_unit, backward_s, 0.0)
+        new[SLACK] -= np.where(any_unit, 0.0, backward_s)
         gather, reduce = self.step.root_slopes
         new[_COST] += gather * sizes.gathered[place] + reduce * sizes.reduced[place]
-        new[_ROOT] += sizes.gathered[place]
-        new[_ROOT_EMPTY] = (new[_ROOT] == 0).astype(float)
+        new[ROOT] += sizes.gathered[place]
+        new[_ROOT_EMPTY] = (new[ROOT] == 0).astype(float)
         new[_GATHER_S] *= new[_ROOT_EMPTY]
-        new[_ROOT_GRADIENTS] += sizes.gradients[place] - sizes.shard_gradients[place]
-        new[_ROOT_REDUCED] += sizes.reduced[place]
+        new[ROOT_GRADIENTS] += sizes.gradients[place] - sizes.shard_gradients[place]
+        new[ROOT_REDUCED] += sizes.reduced[place]
         new[_ROOT_LARGEST] = np.maximum(labels[_ROOT_LARGEST], self.step.largest_gradient[place])
-        now = labels[_UNSHARDED] + labels[_BUFFER] + forward_peak
+        now = labels[UNSHARDED] + labels[_BUFFER] + forward_peak
         before, since = labels[_FIRST_PEAK], labels[_FORWARD_PEAK]
         new[_FORWARD_PEAK] = np.where(any_unit, np.maximum(since, now), since)
         new[_FIRST_PEAK] = np.where(any_unit, before, np.maximum(before, forward_peak))
         new[_ROOT_PEAK] = np.maximum(
-            labels[_ROOT_PEAK], labels[_UNSHARDED] + backward_peak - new[_ROOT_GRADIENTS]
+            labels[_ROOT_PEAK], labels[UNSHARDED] + backward_peak - new[ROOT_GRADIENTS]
         )
 
     def _add_time(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
-        new[_COST] += np.maximum(units.gather_s + labels[_FORWARD_S], 0.0)
+        new[_COST] += np.maximum(units.gather_s + labels[FORWARD_S], 0.0)
         hidden = (1 - units.reduced_last) * units.reduce_s
-        exposed = np.maximum(hidden + labels[_SLACK], 0.0)
+        exposed = np.maximum(hidden + labels[SLACK], 0.0)
         new[_COST] += exposed + units.reduced_last * units.reduce_s
-        new[_FORWARD_S] = -units.forward_s
-        new[_SLACK] = labels[_AGAIN_S] - units.backward_s
+        new[FORWARD_S] = -units.forward_s
+        new[SLACK] = labels[AGAIN_S] - units.backward_s
         new[_GATHER_S] = units.gather_again_s * labels[_ROOT_EMPTY]
-        new[_AGAIN_S] = units.gather_again_s - units.root_backward_s
-        new[_NO_UNIT], new[_ANY_UNIT] = 0.0, 1.0
+        new[AGAIN_S] = units.gather_again_s - units.root_backward_s
+        new[_NO_UNIT], new[ANY_UNIT] = 0.0, 1.0
 
     def _add_memory(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
-        any_unit = labels[_ANY_UNIT] > 0
-        before, reduced_now = labels[_UNSHARDED], 1 - units.reduced_last
+        any_unit = labels[ANY_UNIT] > 0
+        before, reduced_now = labels[UNSHARDED], 1 - units.reduced_last
         unsharded = before + units.unsharded
         start = units.forward_start + units.gathered
         # The old buffer is alive until the new weights are copied out.
@@ -540,21 +542,19 @@ class Fsdp2Rules:
         # A unit reduced last is unsharded, with its gradients, while all before it run backward.
         last = units.reduced_last * (units.gathered + units.gradients)
         reduces = units.reduced + units.reduce_output
-        ends = (
-            before + labels[_NEXT_BUFFER] + reduces + units.backward_end - labels[_ROOT_GRADIENTS]
-        )
+        ends = before + labels[_NEXT_BUFFER] + reduces + units.backward_end - labels[ROOT_GRADIENTS]
         ends = np.where(units.reduced_last > 0, NOTHING, ends)
         new[_BACKWARD_PEAK] = np.maximum(done + last, ends)
         begins = before + units.gathered + units.gathered_again + units.backward_start
         begins = np.where(units.gathered_again > 0, begins, NOTHING)
         running = before + units.gathered + labels[_NEXT_BUFFER] + units.backward_peak
-        new[_UNIT_PEAK] = np.maximum(begins, running) - labels[_ROOT_GRADIENTS]
-        new[_ROOT_PEAK] = unsharded + units.root_backward_peak - labels[_ROOT_GRADIENTS]
-        new[_UNSHARDED] = unsharded
+        new[_UNIT_PEAK] = np.maximum(begins, running) - labels[ROOT_GRADIENTS]
+        new[_ROOT_PEAK] = unsharded + units.root_backward_peak - labels[ROOT_GRADIENTS]
+        new[UNSHARDED] = unsharded
         new[_BUFFER], new[_NEXT_BUFFER] = units.gathered, units.gathered_again
-        new[_REDUCED_LAST] += last
+        new[REDUCED_LAST] += last
         # Units reduced last end one after the other; only shards of those before remain.
-        ending = reduces - units.gathered - labels[_REDUCED_LAST]
+        ending = reduces - units.gathered - labels[REDUCED_LAST]
         ending = np.where(units.reduced_last > 0, ending, NOTHING)
         new[_REDUCE_PEAK] = np.maximum(labels[_REDUCE_PEAK], ending)
 
@@ -564,14 +564,14 @@ class Fsdp2Rules:
         gather, reduce = np.asarray(gathers[place]), np.asarray(reduces[place])
         if gather.ndim:
             gather, reduce = gather[:, None], reduce[:, None]
-        new[_FORWARD_S] = np.maximum(new[_FORWARD_S], -gather)
-        new[_SLACK] = np.maximum(new[_SLACK], -reduce)
-        new[_AGAIN_S] = np.maximum(new[_AGAIN_S], -(reduce + gather))
+        new[FORWARD_S] = np.maximum(new[FORWARD_S], -gather)
+        new[SLACK] = np.maximum(new[SLACK], -reduce)
+        new[AGAIN_S] = np.maximum(new[AGAIN_S], -(reduce + gather))
 
     def finish(self, labels: Floats) -> Floats:
         """Exposed time of the full step [s]."""
-        cost = labels[_COST] + np.maximum(labels[_SLACK], 0.0)
-        exposed = np.where(labels[_ROOT_EMPTY] > 0, labels[_GATHER_S], labels[_AGAIN_S])
+        cost = labels[_COST] + np.maximum(labels[SLACK], 0.0)
+        exposed = np.where(labels[_ROOT_EMPTY] > 0, labels[_GATHER_S], labels[AGAIN_S])
         cost = cost + np.maximum(exposed, 0.0)
         return np.asarray(cost + self._root_rest_s(labels))
 
@@ -597,10 +597,10 @@ class Fsdp2Rules:
         if np.isfinite(budget) and not step.all_gathered_again and step.all_run_backward:
             # The last module ends forward when all that stays is there.
             room = budget - step.constant_bytes - max(step.floors[-2:])
-            stay = np.maximum(room - labels[_UNSHARDED] - labels[_ROOT], 0.0)
+            stay = np.maximum(room - labels[UNSHARDED] - labels[ROOT], 0.0)
             again_s = gather * np.maximum(gathered - stay, 0.0)
-        forward_left_s = forward - labels[_FORWARD_S]
-        backward_left_s = backward - labels[_SLACK] - labels[_AGAIN_S] - again_s
+        forward_left_s = forward - labels[FORWARD_S]
+        backward_left_s = backward - labels[SLACK] - labels[AGAIN_S] - again_s
         best = np.full(labels.shape[1], np.inf)
         rest = self._root_rest_s(labels)
         for in_units in (
@@ -620,7 +620,7 @@ class Fsdp2Rules:
 
         Few sizes occur, and each is evaluated once.
         """
-        sizes, places = np.unique(labels[_ROOT] + 1j * labels[_ROOT_REDUCED], return_inverse=True)
+        sizes, places = np.unique(labels[ROOT] + 1j * labels[ROOT_REDUCED], return_inverse=True)
         new = [size for size in sizes.tolist() if size not in self.root_s]
         if new:
             gather, reduce = self.step.root_slopes
@@ -633,16 +633,16 @@ class Fsdp2Rules:
     def peak(self, position: int, labels: Floats) -> Floats:
         """Peak so far; at the last position also of the loss and of the end of the step [byte]."""
         step = self.step
-        root, gradients = labels[_ROOT], labels[_ROOT_GRADIENTS]
+        root, gradients = labels[ROOT], labels[ROOT_GRADIENTS]
         gathered = np.where(labels[_ROOT_EMPTY] > 0, 0.0, labels[_NEXT_BUFFER])
         waiting = np.maximum(labels[_UNIT_PEAK], labels[_ROOT_PEAK] + gathered)
         forward = labels[_FORWARD_PEAK]
         if position == len(step.edges):
             loss, backward = step.loss_peaks
-            forward = np.maximum(forward, labels[_UNSHARDED] + loss)
-            waiting = np.maximum(waiting, labels[_UNSHARDED] + backward)
+            forward = np.maximum(forward, labels[UNSHARDED] + loss)
+            waiting = np.maximum(waiting, labels[UNSHARDED] + backward)
         moments = [
-            root + labels[_UNSHARDED] + step.floors[position],
+            root + labels[UNSHARDED] + step.floors[position],
             2 * root + labels[_FIRST_PEAK],
             root + forward,
             root + gradients + np.maximum(labels[_BACKWARD_PEAK], waiting),
@@ -651,11 +651,11 @@ class Fsdp2Rules:
             end = step.spans.start(len(step.profile.seconds))
             end -= step.spans.reduced_gradients(len(step.profile.seconds))
             # The root's last gradient is at most its largest; the output lives at the same time.
-            scattered = step.output_ratio * labels[_ROOT_REDUCED]
-            unsharded = labels[_ROOT_REDUCED] * step.gradient_ratio
+            scattered = step.output_ratio * labels[ROOT_REDUCED]
+            unsharded = labels[ROOT_REDUCED] * step.gradient_ratio
             output = np.maximum(scattered + labels[_ROOT_LARGEST] - unsharded, 0.0)
-            last = labels[_REDUCED_LAST]
-            moments.append(end + gradients + labels[_ROOT_REDUCED] + output + last)
+            last = labels[REDUCED_LAST]
+            moments.append(end + gradients + labels[ROOT_REDUCED] + output + last)
             moments.append(end + last + labels[_REDUCE_PEAK])
             moments.append(np.full_like(root, step.optimizer_step))
         return np.asarray(step.constant_bytes + np.max(moments, axis=0))
@@ -670,10 +670,11 @@ class Fsdp2Rules:
             return labels
         labels = labels.copy()
         room = budget - self.step.constant_bytes
-        left = room - self.step.floors[position] - labels[_ROOT] - labels[_UNSHARDED]
+        left = room - self.step.floors[position] - labels[ROOT] - labels[UNSHARDED]
+        left = np.minimum(left, self.most_root - labels[ROOT])
         more = np.clip(left, 0.0, self.step.remaining[0, position])
-        root = labels[_ROOT] + more
-        gradients = labels[_ROOT_GRADIENTS] + more * self.step.root_gradient_ratio
+        root = labels[ROOT] + more
+        gradients = labels[ROOT_GRADIENTS] + more * self.step.root_gradient_ratio
         reduce = self.step.largest_reduce
         labels[_FIRST_PEAK] = np.maximum(labels[_FIRST_PEAK], room - 2 * root)
         labels[_FORWARD_PEAK] = np.maximum(labels[_FORWARD_PEAK], room - root)
@@ -691,8 +692,8 @@ class Fsdp2Rules:
 
     def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
         """Labels with time and what stays unsharded, to the MiB; the latter [byte]."""
-        kept = labels[_ROOT] + labels[_ROOT_GRADIENTS] + labels[_UNSHARDED]
+        kept = labels[ROOT] + labels[ROOT_GRADIENTS] + labels[UNSHARDED]
         few = labels.copy()
-        few[[_ROOT, _ROOT_REDUCED, *self.memory_rows]] = 0.0
-        few[_UNSHARDED] = np.ceil(kept / _MIB)
+        few[[ROOT, ROOT_REDUCED, *self.memory_rows]] = 0.0
+        few[UNSHARDED] = np.ceil(kept / _MIB)
         return few, kept

@@ -13,8 +13,9 @@ with time windows", INFOR 26, 1988.)
 shape (quantities, labels), all labels of a position at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from time import perf_counter
 from typing import Literal, Protocol
 
@@ -85,6 +86,17 @@ class Rules(Protocol):
 
     def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
         """Labels with little of their memory, and bytes that they keep to the end of a step."""
+
+
+class Part(Rules, Protocol):
+    """A part of a problem."""
+
+    @property
+    def bound_s(self) -> float:
+        """No path of it costs less [s]."""
+
+    def halves(self) -> "Sequence[Part]":
+        """Two parts that hold all its paths; none if it cannot be divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +239,7 @@ def optimum(
     seconds: float = np.inf,
     most_labels: float = np.inf,
     known_bound: float = 0.0,
+    parts: Callable[[float], Sequence[Part]] = lambda _: (),
 ) -> Path:
     """The best path within a budget, with more and more labels until it is proved.
 
@@ -244,6 +257,8 @@ def optimum(
         With a path, rounds that may extend more labels are left out.
     known_bound
         No path costs less, whatever the budget [s].
+    parts
+        Returns problems with tighter bounds that together hold every path within a budget, or none.
     """
     until = perf_counter() + seconds
     best = Path(edges=(), cost=np.inf, peak=np.inf, bound=known_bound, labels=0)
@@ -255,12 +270,45 @@ def optimum(
             break
         if best.edges and not sketched and width * len(rules.targets) > most_labels:
             break
+        if best.edges and not sketched and (some := parts(budget)):
+            return _proved(some, budget, best, until, most_labels)
         below = best.cost * (1 + _EQUAL)
         found = shortest_path(
             rules, budget, most_labels=width, below=below, until=until, sketched=sketched
         )
         best = _better(best, found)
     return best
+
+
+def _proved(
+    parts: Sequence[Part], budget: float, best: Path, until: float, most_labels: float
+) -> Path:
+    """Search parts of a problem, those of least bound first; halve those that are not proved."""
+    heap: list[tuple[float, int, int, Part]] = []
+    for number, part in enumerate(parts):
+        bound = part.bound_s if perf_counter() < until else best.bound
+        heappush(heap, (bound, number, _WIDTHS[1], part))
+    number, left_open = len(parts), np.inf
+    while heap and heap[0][0] < best.cost * (1 - _EQUAL):
+        if perf_counter() > until or best.labels > most_labels:
+            break
+        bound, _, width, part = heappop(heap)
+        below = best.cost * (1 + _EQUAL)
+        found = shortest_path(part, budget, most_labels=width, below=below, until=until)
+        bound, labels = max(bound, found.bound), best.labels + found.labels
+        best = replace(found if found.cost < best.cost else best, bound=best.bound, labels=labels)
+        if bound >= best.cost * (1 - _EQUAL):
+            continue
+        halves = part.halves()
+        if not halves and width >= _WIDTHS[-1]:
+            left_open = min(left_open, bound)
+            continue
+        for half in halves or [part]:
+            number += 1
+            wider = width if halves else _WIDTHS[-1]
+            heappush(heap, (max(bound, half.bound_s), number, wider, half))
+    least = min(heap[0][0] if heap else np.inf, left_open)
+    return replace(best, bound=min(best.cost, max(best.bound, least)))
 
 
 def least_peak(
