@@ -426,3 +426,32 @@ def test_fields_of_any_value_are_not_listed() -> None:
         if field.words and isinstance(field.default, str):
             for word in field.words:
                 assert refused(MODEL, one, pp=2, dp=2, tp=2, **{name: word}) == ""
+
+
+ON_HOST = {"offload_activations": True, "offload_parts": "mlp_norm"}
+
+
+@each_row(
+    ("stack", "fields", "problem"),
+    [
+        (
+            "megatron-bridge-2026",
+            {"recompute_parts": ["streams", "mlp"]},
+            "mhc excludes that of mlp",
+        ),
+        ("megatron-bridge-2026", {"recompute_parts": ["streams", "moe"], **ON_HOST}, ""),
+        ("megatron-lm-2026", {"recompute_parts": "streams", **ON_HOST}, "excludes offloaded"),
+        ("megatron-bridge-2026", {"recompute": "full"}, "4 residual streams by part"),
+        ("primus-2026", {"recompute": "full"}, ""),
+    ],
+)
+def test_software_of_residual_streams(stack: str, fields: dict[str, Any], problem: str) -> None:
+    """As Megatron-Core and the recipes of Megatron-Bridge for DeepSeek-V4 combine mhc."""
+    plan = {"recompute": "selective", "gpus": 64, "ep": 32, "zero": 1, "mbs": 1, "gbs": 64}
+    try:
+        estimate("glm-5.3-flash", "gb300-nvl72", seq_len=4096, stack=stack, **plan | fields)
+    except InputError as error:
+        assert problem
+        assert problem in str(error)
+    else:
+        assert not problem

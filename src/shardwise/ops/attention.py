@@ -517,7 +517,11 @@ def _core(
         kernels=(
             *_in_eight_bits(flash, attention, work, core),
             *_unfused_products(model, attention, work, core),
-            *(MemoryBound(phase=one.phase, bytes=mask, flops=zeros(work)) for one in flash if masks),
+            *(
+                MemoryBound(phase=one.phase, bytes=mask, flops=zeros(work))
+                for one in flash
+                if masks
+            ),
         ),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
