@@ -264,14 +264,8 @@ def attention_operations(
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
     operations += index_operations(model, attention, work, norm_parts=norm_parts)
-    absorbs = is_absorbed(attention, work)
-    gathers = absorbs | (attention.is_sparse and attention.latent is None)
-    if gathers.any():
-        operations += operations_in([sparse_core(attention, work, heads, kv_heads)], gathers)
-    if not gathers.all():
-        operations += operations_in(_core(model, attention, work, heads, kv_heads), ~gathers)
-    if attention.latent is not None and absorbs.any():
-        operations += operations_in([absorbed_output(attention, attention.latent, work)], absorbs)
+    gathers = is_absorbed(attention, work) | (attention.is_sparse and attention.latent is None)
+    operations += _cores(model, attention, work, heads, kv_heads, gathers)
     if attention.gate != AttentionGate.NONE:
         operations += _gate(model, attention, work, heads)
     if attention.compressed is not None:
@@ -298,6 +292,26 @@ def attention_operations(
             dropped_with=_FULL,
         )
     )
+    return operations
+
+
+def _cores(
+    model: Model,
+    attention: Attention,
+    work: RankWork,
+    heads: Floats,
+    kv_heads: Floats,
+    gathers: Bools,
+) -> list[Operation]:
+    """The core of each row: of selected keys, with its output brought to its width, or of all."""
+    operations = []
+    if gathers.any():
+        sparse = [sparse_core(attention, work, heads, kv_heads)]
+        if attention.latent is not None:
+            sparse.append(absorbed_output(attention, attention.latent, work))
+        operations += operations_in(sparse, gathers)
+    if not gathers.all():
+        operations += operations_in(_core(model, attention, work, heads, kv_heads), ~gathers)
     return operations
 
 

@@ -15,7 +15,6 @@ from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import (
     Collective,
     CollectiveKind,
-    Kernel,
     Matmul,
     MemoryBound,
     Operation,

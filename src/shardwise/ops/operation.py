@@ -6,6 +6,7 @@ Work that a row does not do is zero in that row.
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -508,15 +509,17 @@ def operations_in(operations: Iterable[Operation], rows: Bools) -> list[Operatio
 
 
 def _operation_in(operation: Operation, rows: Bools) -> Operation:
-    columns = ("parameters", "quantized_parameters", "saved_bytes", "working_bytes", "host_calls")
-    sent = tuple(replace(c, bytes=np.where(rows, c.bytes, 0.0)) for c in operation.collectives)
+    names = ("parameters", "quantized_parameters", "saved_bytes", "working_bytes", "host_calls")
+    columns: dict[str, Any] = {
+        name: np.where(rows, column, 0.0)
+        for name in names
+        if (column := getattr(operation, name)) is not None
+    }
     return replace(
         operation,
         kernels=tuple(kernel_in(kernel, rows) for kernel in operation.kernels),
-        collectives=sent,
-        **{
-            name: np.where(rows, column, 0.0)
-            for name in columns
-            if (column := getattr(operation, name)) is not None
-        },
+        collectives=tuple(
+            replace(one, bytes=np.where(rows, one.bytes, 0.0)) for one in operation.collectives
+        ),
+        **columns,
     )
