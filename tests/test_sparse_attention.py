@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from described_layers import model, moe, runs
 from profiles import examples
 from rows import each_row
-from samples import exchanges, flops, held, operations, rank_work, saved
+from samples import dropped, exchanges, flops, held, operations, rank_work, saved
 from shardwise import estimate
 from shardwise.config.enums import CpExchange
 from shardwise.config.model import Model
@@ -83,6 +83,22 @@ def test_flops_of_compressed_attention() -> None:
     ratio_128 = V4 | {"compressed": NARROW | {"ratio": 128}}
     assert core_flops(ratio_128, 4096) == pytest.approx((per_key * (window + 16), 0))
     assert core_flops(V4 | {"compressed": NARROW}, 4096) == pytest.approx((per_key * window, 0))
+
+
+def test_recompute_of_the_up_projection_of_compressed_attention() -> None:
+    """As mla_up_proj in recipes of Megatron-Bridge for DeepSeek-V4: queries run again.
+
+    Saved no more are queries and keys at the core, 64 and 1 of 512, one key of 4 tokens, and the
+    input of the norm of queries.
+    """
+    index = {"heads": 64, "head_dim": 128, "top_k": 512}
+    attention = V4 | {"compressed": NARROW | {"ratio": 4}, "indexer": index}
+    ops = operations(of(attention), sequences=1.0, seq_len=4096, document_len=4096)
+    again = {name for name, one in ops.items() if "mla_up" in one.reruns_with}
+    assert again == {"attention.q_up", "attention.qk_norm", "attention.rope"}
+    per_token = dropped(ops.values(), "mla_up") / 4096
+    core = 2 * 512 * (64 + 1 + 1 / 4) + 4 * 512 + 4 * 64
+    assert per_token == core + 2 * 512 * 64
 
 
 def test_flops_of_selected_blocks() -> None:

@@ -455,7 +455,7 @@ def _positions(
             parameters=none,
             saved_bytes=none,
             working_bytes=elements * work.element_bytes,
-            reruns_with=_QKV | {"every_other"},
+            reruns_with=_QKV | {"every_other"} | ({"mla_up"} if attention.compressed else set()),
         )
         return [operation]
     if model.position == Position.RELATIVE_XL:

@@ -39,6 +39,7 @@ from shardwise.records import replace
 _FULL = frozenset({"attention"})
 _CORE = _FULL | {"core_attention"}
 _QKV = _FULL | {"qkv"}
+_UP = _QKV | {"mla_up"}
 _INDEX_BYTES = 4
 # Queries that read a block of selected keys together.
 _BLOCK_QUERIES = 64
@@ -362,7 +363,7 @@ def sparse_core(attention: Attention, work: RankWork, heads: Floats, kv_heads: F
         saved_bytes=resident + work.tokens * (places + heads * FP32_BYTES),
         working_bytes=resident + 2 * output,
         reruns_with=_CORE,
-        dropped_with=_QKV | ({"mla_up"} if latent is not None else frozenset()),
+        dropped_with=_QKV if latent is None and compressed is None else _UP,
     )
 
 
@@ -421,7 +422,7 @@ def compressed_projections(
             saved_tokens=work.saved_tokens,
             collectives=before_column_parallel(work, compressed.q_rank),
             normed=True,
-            reruns_with=_QKV,
+            reruns_with=_UP,
             dropped_with=_QKV,
         ),
         norm(
@@ -431,8 +432,8 @@ def compressed_projections(
             tokens=work.tokens * heads,
             width=float(width),
             parameters=0.0,
-            reruns_with=_QKV,
-            dropped_with=_QKV,
+            reruns_with=_UP,
+            dropped_with=_UP,
         ),
         linear(
             "attention.kv_down",
