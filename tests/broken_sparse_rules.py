@@ -20,6 +20,15 @@ COMPRESSED = _with(
         "compressed": {"q_rank": 8, "ratio": 8, "output_groups": 4, "output_rank": 8},
     }
 )
+SELECTED = _with(
+    {
+        "kv_heads": 8,
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "latent": {"q_rank": 8, "kv_rank": 8, "rope_dim": 8},
+        "indexer": {"heads": 2, "head_dim": 8, "top_k": 16},
+    }
+)
 SHARED = samples.llama(layer_embedding=8)
 SPARSE_SUMMA = {"tp_exchange": "summa", "tp": 2, "tp2": 2}
 MAMBA = samples.llama(
@@ -42,6 +51,12 @@ BREAKING_SPARSE: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]
     ),
     "summa_mixers": (SPARSE_SUMMA, MAMBA, SYSTEM, ("not modeled with mixers",)),
     "sparse_context": ({"cp": 2, "cp_exchange": "ring"}, COMPRESSED, SYSTEM, ("all_gather",)),
+    "masked_context": (
+        {"cp": 2, "cp_exchange": "all_gather", "stack": samples.stack(masked_selection=True)},
+        SELECTED,
+        SYSTEM,
+        ("masks keys of full sequences", "allowed: 1"),
+    ),
     "sparse_ratio": (
         {"cp": 4, "cp_exchange": "all_gather"},
         COMPRESSED,

@@ -38,7 +38,7 @@ _FLAGS |= {"loops_experts", "summa", "training", "fused_norm", "fused_layer_norm
 _FLAGS |= {"fused_rope"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
 _FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
-_FLAGS |= {"quantized_attention", "quantized_head"}
+_FLAGS |= {"quantized_attention", "quantized_head", "masked_selection"}
 _FLAGS |= {"compares_answers", "runs_reference", "fp32_log_probabilities", "rates_answers"}
 
 
@@ -204,6 +204,7 @@ def rank_work(**fields: Any) -> RankWork:
             "quantization": 0,
             "quantized_attention": False,
             "quantized_head": False,
+            "masked_selection": False,
             "sends_once": False,
             "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),

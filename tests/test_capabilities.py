@@ -439,3 +439,35 @@ def test_fields_of_any_value_are_not_listed() -> None:
         if field.words and isinstance(field.default, str):
             for word in field.words:
                 assert refused(MODEL, one, pp=2, dp=2, tp=2, **{name: word}) == ""
+
+
+STREAMS: dict[str, Any] = {"recompute": "selective", "recompute_parts": "streams"}
+SPLIT: dict[str, Any] = {"gpus": 64, "ep": 32, "mbs": 1, "gbs": 64, "seq_len": 4096}
+ON_HOST = {"offload_activations": True, "offload_parts": "mlp_norm"}
+
+
+@each_row(
+    ("stack", "fields", "problem"),
+    [
+        ("megatron-bridge-2026", {"recompute_parts": ["streams", "mlp"]}, "excludes that of mlp"),
+        ("megatron-lm-2026", ON_HOST, "excludes offloaded"),
+    ],
+)
+def test_recompute_of_residual_streams(stack: str, fields: dict[str, Any], problem: str) -> None:
+    """What Megatron-Core excludes from mhc (transformer_config.py of d98e8a6)."""
+    with pytest.raises(InputError, match=problem):
+        estimate("glm-5.3-flash", "gb300-nvl72", stack=stack, **SPLIT | STREAMS | fields)
+    with pytest.raises(InputError, match="4 residual streams by part"):
+        estimate("glm-5.3-flash", "gb300-nvl72", stack=stack, recompute="full", **SPLIT)
+
+
+def test_recompute_of_residual_streams_next_to_others() -> None:
+    """Of experts, and offloading as the recipe of Megatron-Bridge for DeepSeek-V4 Pro does it."""
+    parts = STREAMS | {"recompute_parts": ["streams", "moe"]}
+    for stack, fields in (
+        ("megatron-bridge-2026", parts | ON_HOST),
+        ("megatron-lm-2026", parts),
+        ("primus-2026", {"recompute": "full"}),
+    ):
+        one = estimate("glm-5.3-flash", "gb300-nvl72", stack=stack, **SPLIT | fields)
+        assert one.step_time_s > 0

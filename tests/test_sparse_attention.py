@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from described_layers import model, moe, runs
 from profiles import examples
 from rows import each_row
-from samples import exchanges, flops, held, operations, saved
+from samples import dropped, exchanges, flops, held, operations, rank_work, saved
 from shardwise import estimate
 from shardwise.config.enums import CpExchange
 from shardwise.config.model import Model
 from shardwise.errors import InputError
+from shardwise.ops.layer import layer_operations
 from shardwise.ops.operation import Phase, SelectedAttention
 from shardwise.ops.param_count import count_parameters, flops_per_token
 from shardwise.ops.sparse import mean_selected, sparse_flops
@@ -84,6 +85,22 @@ def test_flops_of_compressed_attention() -> None:
     assert core_flops(V4 | {"compressed": NARROW}, 4096) == pytest.approx((per_key * window, 0))
 
 
+def test_recompute_of_the_up_projection_of_compressed_attention() -> None:
+    """As mla_up_proj in recipes of Megatron-Bridge for DeepSeek-V4: queries run again.
+
+    Saved no more are queries and keys at the core, 64 and 1 of 512, one key of 4 tokens, and the
+    input of the norm of queries.
+    """
+    index = {"heads": 64, "head_dim": 128, "top_k": 512}
+    attention = V4 | {"compressed": NARROW | {"ratio": 4}, "indexer": index}
+    ops = operations(of(attention), sequences=1.0, seq_len=4096, document_len=4096)
+    again = {name for name, one in ops.items() if "mla_up" in one.reruns_with}
+    assert again == {"attention.q_up", "attention.qk_norm", "attention.rope"}
+    per_token = dropped(ops.values(), "mla_up") / 4096
+    core = 2 * 512 * (64 + 1 + 1 / 4) + 4 * 512 + 4 * 64
+    assert per_token == core + 2 * 512 * 64
+
+
 def test_flops_of_selected_blocks() -> None:
     """16 blocks of 128 of 64 heads; 4 heads of the indexer see all earlier keys."""
     heads = {"heads": 64, "kv_heads": 4, "head_dim": 128}
@@ -117,6 +134,69 @@ def test_saved_bytes_of_deepseek_v32() -> None:
     again = operations(of(V32 | {"indexer": V32["indexer"] | {"shared": True}}), **work)
     assert saved([again["attention.core"]]) / 4096 == per_token - 4 * 2048
     assert not [name for name in again if "index" in name]
+
+
+def test_masks_in_place_of_selected_keys() -> None:
+    """As dense latent attention without a triangle, a mask, and an indexer without gradients.
+
+    Scores of all 64 heads of the indexer in fp32 are written, read and written, and read.
+    """
+    work = {"sequences": 1.0, "seq_len": 1024, "document_len": 1024}
+    dense = operations(of(V32 | {"indexer": None}), **work)
+    ops = operations(of(V32), masked_selection=True, **work)
+    assert {name for name in ops if "index" not in name} == {*dense}
+    assert flops(ops["attention.core"], FORWARD) == 2 * flops(dense["attention.core"], FORWARD)
+    mask = 2 * 1024**2
+    assert saved([ops["attention.core"]]) == saved([dense["attention.core"]]) + mask
+    index = [one for name, one in ops.items() if "index" in name]
+    assert held(index) == held([one for n, one in operations(of(V32)).items() if "index" in n])
+    assert saved(index) == sum(float(one.trained[0]) for one in index) == 0
+    assert {kernel.phase for one in index for kernel in one.kernels} == {FORWARD}
+    scores = ops["attention.index_scores"]
+    assert flops(scores, FORWARD) == 2 * 64 * 129 * 1024**2
+    assert float(scores.kernels[1].bytes[0]) == 4 * (3 * 64 + 4) * 1024**2 + mask
+
+
+def test_rows_that_mask_and_rows_that_gather() -> None:
+    """Rows of both kinds of software in one table have what each has alone."""
+    work = {"sequences": 1.0, "seq_len": 512, "document_len": 512}
+    both = rank_work(**work, masked_selection=[False, True], tp=[1.0, 1.0])
+    described = of(V32)
+    joined = layer_operations(described, described.layers[0], both)
+    for row, masks in enumerate((False, True)):
+        alone = operations(described, masked_selection=masks, **work).values()
+        for total in ("parameters", "saved_bytes", "trained"):
+            found = sum(float(np.broadcast_to(getattr(one, total), 2)[row]) for one in joined)
+            assert found == sum(float(getattr(one, total)[0]) for one in alone)
+        for phase in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
+            kernels = [k for one in joined for k in one.kernels if k.phase is phase]
+            found = sum(float(np.broadcast_to(kernel.flops, 2)[row]) for kernel in kernels)
+            expected = sum(float(k.flops[0]) for o in alone for k in o.kernels if k.phase is phase)
+            assert found == pytest.approx(expected)
+
+
+def test_places_of_fewer_keys_than_top_k() -> None:
+    """A sequence of 512 tokens selects 512 of 2,048 (`topk_k` of Megatron-LM's dsa.py)."""
+    ops = operations(of(V32), sequences=1.0, seq_len=512, document_len=512)
+    per_token = saved([ops["attention.core"]]) / 512
+    assert per_token == 2 * 128 * 576 + 2 * 576 + 4 * 512 + 4 * 128
+
+
+def test_software_that_masks() -> None:
+    """Transformers and AutoModel score all pairs: backward is no slow kernel, memory is squared."""
+    two = {"gpus": 8, "gbs": 8, "mbs": 1, "any_software": True, "seq_len": 4096}
+    masked, gathered = (
+        estimate(of(V32), "h800-sxm", stack={"base": "automodel-2025", **own}, **two)
+        for own in ({}, {"masked_selection": False})
+    )
+    assert masked.step_time_s < gathered.step_time_s
+    assert masked.memory_bytes.total > gathered.memory_bytes.total
+    assert masked.parameters == gathered.parameters
+    with pytest.raises(InputError, match=r"cp: 2: .*masks keys"):
+        estimate(
+            of(V32), "h800-sxm", cp=2, cp_exchange="all_gather",
+            stack={"base": "automodel-2025"}, **two,
+        )  # fmt: skip
 
 
 def test_absorbed_products_are_those_of_the_up_projection() -> None:

@@ -49,6 +49,7 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
             )
         }
     )
+    streams = MODEL.model_copy(update={"streams": 2})
     grid = {"pp": 2, "dp": 2, "placement": "tp-cp-pp-dp"}
     return [
         ("chunked_micro_batches", MODEL, chunks | {"gbs": 15}, chunks),
@@ -126,6 +127,7 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
             {"recompute": "selective", "recompute_parts": ("mla_up", "mlp")},
             {"recompute": "selective", "recompute_parts": "mlp"},
         ),
+        ("selective_streams", streams, {"recompute": "full"}, {"recompute": "selective"}),
         (
             "untied_shards",
             tied,

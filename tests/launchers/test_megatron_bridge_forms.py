@@ -162,7 +162,7 @@ def test_presets_have_the_fields_of_their_names() -> None:
         "fp16_with_fp8_subchannel_scaling_mixed",
     }
     for name, fields in PRESETS.items():
-        assert fields["grad_reduce_in_fp32"] == name.startswith("bf16")
+        assert fields["grad_reduce_in_fp32"] != name.startswith("fp16")
     named = effective_precision("bf16-with-mxfp8-mixed", "p", "f")
     assert isinstance(named, dict)
     assert (named["fp8"], named["fp8_recipe"], named["fp16"]) == ("e4m3", "mxfp8", None)

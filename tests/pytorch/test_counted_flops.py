@@ -94,16 +94,18 @@ def counted(run, *inputs):
     return counter.get_total_flops()
 
 
-def forward_flops(layer, tokens, seen=None, **fields):
+def forward_flops(layer, tokens, seen=None, masked=False, **fields):
     """FLOPs of the products and cores of a layer forward, and of its convolution with its padding.
 
     Parameters
     ----------
     seen
         What the reference code computes of some operations, in parts of what kernels do.
+    masked
+        Whether it scores all keys where an indexer selects some.
     """
     described = model(HIDDEN, 64, {"count": 1} | layer, seq_len=tokens, **fields)
-    work = {"sequences": 1, "seq_len": tokens, "document_len": tokens}
+    work = {"sequences": 1, "seq_len": tokens, "document_len": tokens, "masked_selection": masked}
     total = 0.0
     for name, operation in operations(described, **work).items():
         kernels = [kernel for kernel in operation.kernels if kernel.phase is Phase.FORWARD]
@@ -230,6 +232,17 @@ def test_selected_keys(top_k):
     seen = {"attention.index_scores": 2.0, "attention.core": TOKENS / keys_of(layer)}
     found = counted(one, zeros(1, TOKENS, HIDDEN))
     assert found == pytest.approx(forward_flops(layer, TOKENS, seen), rel=1e-12)
+
+
+@pytest.mark.parametrize("top_k", [16, 512])
+def test_masked_selection(top_k):
+    """Attention of DeepSeek-V3.2 as transformers runs it: scores of all pairs, at any top-k."""
+    index = {"index_n_heads": 5, "index_head_dim": 12, "index_topk": top_k}
+    one = module("deepseek_v32", "DeepseekV32Attention", 0, **LATENT_KEYS, **index)
+    angles = (zeros(1, TOKENS, ROTARY), zeros(1, TOKENS, ROTARY))
+    found = counted(one, zeros(1, TOKENS, HIDDEN), angles, zeros(1, 1, TOKENS, TOKENS))
+    indexer = {"heads": 5, "head_dim": 12, "top_k": top_k}
+    assert found == forward_flops({"attention": LATENT | {"indexer": indexer}}, TOKENS, masked=True)
 
 
 @pytest.mark.parametrize("ratio", [None, 4, 16])

@@ -5,6 +5,7 @@ from published_samples import row_of
 
 from published_rows.architecture import model_of
 from shardwise import Model
+from shardwise.config.layer_precision import ends_in_16_bits
 from shardwise.validate.measured.runs import NotModeledError
 
 SIZES = {
@@ -41,6 +42,17 @@ def test_recipes_of_megatron_bridge_train_two_modules():
     assert model_of(bridge, []).mtp == 2
     stated = row_of("b", model=fields | {"mtp_layers": 1})
     assert model_of(stated, []).mtp == 1
+
+
+def test_recipes_of_megatron_bridge_for_nvfp4_leave_blocks_in_bf16():
+    """The last 14 of Nemotron 3 Super; all blocks are quantized in mxfp8."""
+    fields = {"name": "Nemotron-3-Super-120B-A12B", "arch": "hybrid-mamba2-latentmoe"}
+    bridge = {"model": fields, "software": {"framework": "Megatron-Bridge"}}
+    assumed: list[str] = []
+    model = model_of(row_of("a", precision="nvfp4", **bridge), assumed)
+    assert ends_in_16_bits(model) == (0, 14)
+    assert "the last 14 blocks in bf16" in assumed
+    assert ends_in_16_bits(model_of(row_of("b", precision="mxfp8", **bridge), [])) == (0, 0)
 
 
 def test_other_sizes_than_those_of_the_catalog_are_refused():

@@ -93,6 +93,7 @@ CASES: dict[str, tuple[object, str]] = {
     "optimizer_offload_fraction": (1.0, "tensors"),
     "cpu_offload": (True, "tensors"),
     "activation_offloading": (True, "tensors"),
+    "offload_modules": (["core_attn", "attn_proj"], "tensors"),
     "optimizer_in_bwd": (True, "whole"),
     "chunked_cross_entropy": (True, "tune"),
     "document_len": (512, "tensors"),

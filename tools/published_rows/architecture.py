@@ -6,6 +6,7 @@ from typing import Any
 from published_rows.mixers import hybrid_layers
 from published_rows.remarks import vocabulary, window_of
 from published_rows.row import Architecture, Run
+from shardwise.config.layer_precision import with_16_bit_ends
 from shardwise.config.model import Model
 from shardwise.errors import InputError
 from shardwise.validate.measured.runs import NotModeledError
@@ -23,6 +24,9 @@ _GROUPS, _CHOSEN_GROUPS = 8, 4
 _GPT_VOCABULARY = 50_257  # of GPT-2, whose tokenizer Megatron-LM's tests have
 # Of Nemotron 3 Super, Ultra and 3.5 Lightning: mtp_num_layers of Megatron-Bridge's recipes.
 _BRIDGE_MODULES = 2
+# Blocks at the end in bf16: nemotron_3_super_bf16_with_nvfp4_mixed, which Megatron-Bridge
+# 0.4 to 0.6 sets in recipes for nvfp4 (training/mixed_precision.py).
+_LAST_IN_BF16 = {("nemotron-3-super", "nvfp4"): 14}
 _USUAL_LATENT = 1536, 512  # of queries, of keys and values: arXiv 2412.19437, section 4.2
 
 
@@ -94,7 +98,12 @@ def _published(run: Run, assumed: list[str]) -> Model | None:
         changes["mtp"] = _BRIDGE_MODULES
         assumed.append(f"{_BRIDGE_MODULES} modules of multi-token prediction")
     assumed.append(f"shape of {model.name}")
-    return Model.validated(model.model_dump(exclude_unset=True) | changes, source=run.id)
+    found = Model.validated(model.model_dump(exclude_unset=True) | changes, source=run.id)
+    last = _LAST_IN_BF16.get((model.name, run.precision or ""), 0)
+    if last and "Bridge" in (run.software.framework or ""):
+        assumed.append(f"the last {last} blocks in bf16")
+        return with_16_bit_ends(found, last=last)
+    return found
 
 
 def with_experts(row: Architecture, model: Model) -> Architecture:

@@ -7,6 +7,7 @@ from published_rows.row import Run
 from published_rows.words import truth
 from shardwise.config.model import Model
 from shardwise.config.plain import separated
+from shardwise.launchers.megatron.core_strategy import OFFLOAD_MODULES
 from shardwise.units import read_whole
 from shardwise.validate.measured.runs import NO_EFFECT, NOT_USED
 
@@ -140,9 +141,12 @@ _OFFLOADS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def offload_fields(run: Run) -> dict[str, bool]:
+def offload_fields(run: Run) -> dict[str, object]:
     """Fields of what is offloaded to the host."""
-    fields: dict[str, bool] = {}
+    fields: dict[str, object] = {}
+    modules = str(run.features.get("offload_modules") or "")
+    if parts := tuple(part for part, word in OFFLOAD_MODULES.items() if word in modules):
+        fields |= {"offload_activations": True, "offload_parts": parts}
     for name, usual in _OFFLOADS.items():
         text = str(run.features.get(name) or "").lower()
         if text in ("", "false", "0", "no", "off", "none"):

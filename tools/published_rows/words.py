@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.frozen import FrozenDict
+from shardwise.launchers.megatron.core_strategy import OFFLOAD_MODULES
 from shardwise.validate.measured.runs import NO_EFFECT
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ FEATURES: Mapping[str, Feature] = {
         "activation_offload", "offload_activations", "activation_cpu_offload",
         "cpu_offload_activations", values=_OFFLOAD,
     ),
+    "offload_modules": _same(values=rf"({'|'.join(OFFLOAD_MODULES.values())}|\W)*"),
     "optimizer_in_bwd": _same(),
     "chunked_cross_entropy": _same(),
     # Batch and model

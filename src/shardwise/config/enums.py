@@ -414,6 +414,7 @@ class LaunchRule(Word):
     GROUPED_ACTIVATION = "grouped_activation"
     FUSED_NORM_OFFLOAD = "fused_norm_offload"
     PRESENT_PARTS = "present_parts"
+    SELECTIVE_STREAMS = "selective_streams"
     UNTIED_SHARDS = "untied_shards"
     OFFLOAD_SHARDS = "offload_shards"
     EXPERTS_SPLIT_AS_TP = "experts_split_as_tp"

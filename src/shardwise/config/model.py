@@ -315,6 +315,9 @@ class Layer(ConfigBase):
     more_parameters: Whole = 0
     """Parameters that no other field describes and whose kernels take next to no time, on every
     tensor-parallel rank: scales of channels, short convolutions, projections to a few values."""
+    quantized: bool = True
+    """Whether a low-precision recipe quantizes its products; if not, they are in the type of the
+    strategy (`first_last_layers_bf16` of Megatron-Core)."""
     norms: NormPlacement = NormPlacement.PRE
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), both, or in the
     residual stream, after each addition (BERT)."""
@@ -702,6 +705,8 @@ def uncommon_fields(model: Model) -> dict[str, object]:
         if getattr(model, name) != Model.model_fields[name].default
     }
     for number, layer in enumerate(model.layers):
+        if not layer.quantized:
+            found[f"layers[{number}].quantized"] = False
         if layer.more_parameters:
             found[f"layers[{number}].more_parameters"] = layer.more_parameters
         for name in ("attention", "mlp", "moe"):

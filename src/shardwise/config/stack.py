@@ -131,6 +131,10 @@ class Stack(Sourced):
     quantized_attention: tuple[Quantization, ...] = ()
     """Low-precision recipes in which attention reads queries, keys and values in 8 bits
     (fp8_dot_product_attention of Megatron-LM), with the accelerator's figures of such kernels."""
+    masked_selection: bool = False
+    """Whether latent attention with an indexer scores all keys, masks those that are not selected,
+    and does not train the indexer (transformers, NeMo AutoModel), in place of kernels that gather
+    the selected keys (Megatron-LM)."""
     quantized_head: tuple[Quantization, ...] = ()
     """Low-precision recipes in which the head runs as products of layers do (fp8_output_proj of
     Megatron-LM, in mxfp8 since core 0.18), not in the dtype of the strategy."""

@@ -114,6 +114,8 @@ class Launcher(LaunchReader):
     """Files of a plan, for a release and the ending of the first file."""
     says: frozenset[str]
     """Fields of a strategy that its files say: as options, or as remarks on what code decides."""
+    layer_precision: bool = False
+    """Whether its files say which layers a low-precision recipe leaves in 16 bits."""
     yours: str = "data set, learning rate, epochs, checkpoints"
     """What its files leave to the user, or fill with placeholders."""
     ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)

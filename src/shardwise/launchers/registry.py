@@ -15,7 +15,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.capabilities import ANY
-from shardwise.config.enums import CudaGraphs, Recompute
+from shardwise.config.enums import CudaGraphs, Quantization, Recompute
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -278,6 +278,7 @@ def written_by_release(
         raise InputError(Fault.of("output", ending, problem))
     refuse(_software_faults(launcher, plan))
     refuse(launcher.faults(plan.model, plan.strategy))
+    refuse(_precision_faults(launcher, plan))
     refuse(refused(launcher, plan.strategy))
     releases = launcher.releases if release is None else (release,)
     endings = launcher.endings if ending is None else (ending,)
@@ -311,6 +312,15 @@ def refused(launcher: Launcher, strategy: Strategy) -> Iterator[Fault]:
         value = getattr(strategy, name)
         if name not in known and value != info.default:
             yield Fault.of(name, value, f"{launcher.title} has no option for it; leave it out")
+
+
+def _precision_faults(launcher: Launcher, plan: LaunchPlan) -> Iterator[Fault]:
+    """Yield layers in 16 bits next to a recipe, where a launcher has no option for them."""
+    quantizes = plan.strategy.quantization != Quantization.NONE and not launcher.layer_precision
+    for number, layer in enumerate(plan.model.layers):
+        if quantizes and not layer.quantized:
+            problem = f"{launcher.title} has no option for it; allowed: true"
+            yield Fault.of(f"layers[{number}].quantized", False, problem)
 
 
 def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:

@@ -23,6 +23,7 @@ from shardwise.ops.linear import after_row_parallel, all_reduced, before_column_
 from shardwise.ops.mla import (
     ROPE_FLOPS,
     absorbed_output,
+    is_absorbed,
     latent_projections,
     latent_rope,
     rotated_bytes,
@@ -38,6 +39,7 @@ from shardwise.ops.operation import (
     Operation,
     Phase,
     RankWork,
+    operations_in,
     zeros,
 )
 from shardwise.ops.quantization import by_recipe, cast
@@ -262,12 +264,8 @@ def attention_operations(
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
     operations += index_operations(model, attention, work, norm_parts=norm_parts)
-    if attention.is_sparse:
-        operations.append(sparse_core(attention, work, heads, kv_heads))
-    else:
-        operations += _core(model, attention, work, heads, kv_heads)
-    if attention.latent is not None and attention.indexer is not None:
-        operations.append(absorbed_output(attention, attention.latent, work))
+    gathers = is_absorbed(attention, work) | (attention.is_sparse and attention.latent is None)
+    operations += _cores(model, attention, work, heads, kv_heads, gathers)
     if attention.gate != AttentionGate.NONE:
         operations += _gate(model, attention, work, heads)
     if attention.compressed is not None:
@@ -275,9 +273,8 @@ def attention_operations(
     if attention.out_norm:
         operations.append(_out_norm(model, attention, work, heads))
     split = row_split(work, attention.heads * attention.value_dim, model.hidden)
-    is_first = attention.gate == AttentionGate.NONE and attention.indexer is None
-    is_first = is_first and not attention.out_norm
-    by_kernel = work.flash & ~swaps_heads(work) & is_first
+    is_first = attention.gate == AttentionGate.NONE and not attention.out_norm
+    by_kernel = work.flash & ~swaps_heads(work) & is_first & ~gathers
     operations.append(
         linear(
             "attention.out",
@@ -295,6 +292,26 @@ def attention_operations(
             dropped_with=_FULL,
         )
     )
+    return operations
+
+
+def _cores(
+    model: Model,
+    attention: Attention,
+    work: RankWork,
+    heads: Floats,
+    kv_heads: Floats,
+    gathers: Bools,
+) -> list[Operation]:
+    """The core of each row: of selected keys, with its output brought to its width, or of all."""
+    operations = []
+    if gathers.any():
+        sparse = [sparse_core(attention, work, heads, kv_heads)]
+        if attention.latent is not None:
+            sparse.append(absorbed_output(attention, attention.latent, work))
+        operations += operations_in(sparse, gathers)
+    if not gathers.all():
+        operations += operations_in(_core(model, attention, work, heads, kv_heads), ~gathers)
     return operations
 
 
@@ -438,7 +455,7 @@ def _positions(
             parameters=none,
             saved_bytes=none,
             working_bytes=elements * work.element_bytes,
-            reruns_with=_QKV | {"every_other"},
+            reruns_with=_QKV | {"every_other"} | ({"mla_up"} if attention.compressed else set()),
         )
         return [operation]
     if model.position == Position.RELATIVE_XL:
@@ -480,23 +497,31 @@ def _positions(
 def _core(
     model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> list[Operation]:
-    """Scores, softmax and weighted values: one kernel (flash) or several, row by row."""
+    """Scores, softmax and weighted values: one kernel (flash) or several, row by row.
+
+    With an indexer all pairs are scored, of no kernel that knows which are masked, and the mask of
+    the keys that were not selected is read in both passes and saved: one for all heads, in the type
+    of the row (`masked_selection`).
+    """
     core = core_work(attention, work, heads, kv_heads)
+    keys = keys_met(attention, core.sequence, work.document_len)
+    masks = attention.indexer is not None
     flash = tuple(
         FlashAttention(
             phase=phase,
             sequences=work.sequences,
             seq_len=core.queries,
-            keys=keys_met(attention, core.sequence, work.document_len),
+            keys=core.sequence if masks else keys,
             heads=np.where(work.flash, core.heads, 0.0),
             kv_heads=np.where(work.flash, core.kv_heads, 0.0),
             head_dim=float(attention.head_dim),
             v_head_dim=float(attention.value_dim),
-            causal=attention.causal,
+            causal=attention.causal and not masks,
             element_bytes=work.element_bytes,
         )
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
     )
+    mask = work.sequences * core.queries * core.sequence * work.element_bytes * masks
     rebuilds = _QKV | ({"every_other"} if attention.latent is None else {"mla_up"})
     # Of the products to queries, keys and values every other one is the second.
     half = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
@@ -506,10 +531,15 @@ def _core(
         kernels=(
             *_in_eight_bits(flash, attention, work, core),
             *_unfused_products(model, attention, work, core),
+            *(
+                MemoryBound(phase=one.phase, bytes=mask, flops=zeros(work))
+                for one in flash
+                if masks
+            ),
         ),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
-        saved_bytes=core.resident_bytes - _of_earlier_layer(attention, core, work),
+        saved_bytes=core.resident_bytes + mask - _of_earlier_layer(attention, core, work),
         working_bytes=core.resident_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,

@@ -206,12 +206,25 @@ def layer_operations(
         Blocks of the layers before, which have the same model and work: equal ones are not built
         again, so that their operations are the same objects. Those of this layer are added.
     """
+    if not layer.quantized:
+        work = _in_16_bits(work)
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
     operations = _blocks(model, layer, work, {} if known is None else known)
     if layer.more_parameters:
         operations = [*operations, weights_alone("more", work, layer.more_parameters)]
     return operations
+
+
+def _in_16_bits(work: RankWork) -> RankWork:
+    """The same work in the type of each row, without its recipe."""
+    inputs = np.where(work.quantization > 0, work.element_bytes, work.activation_input_bytes)
+    return replace(
+        work,
+        quantization=np.zeros_like(work.quantization),
+        quantized_attention=np.zeros_like(work.quantized_attention),
+        activation_input_bytes=inputs,
+    )
 
 
 def _blocks(model: Model, layer: Layer, work: RankWork, known: KnownBlocks) -> list[Operation]:
@@ -267,7 +280,8 @@ def _residual(model: Model, work: RankWork, name: str, branches: int = 1) -> Ope
 def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks) -> list[Operation]:
     """Attention and then MLP; blocks that are known are not built again."""
 
-    def once(build: Callable[[], list[Operation]], *key: Hashable) -> list[Operation]:
+    def once(build: Callable[[], list[Operation]], *parts: Hashable) -> list[Operation]:
+        key = layer.quantized, *parts
         if key not in blocks:
             blocks[key] = build()
         return blocks[key]

@@ -15,12 +15,12 @@ from shardwise.arrays import Bools, Floats
 from shardwise.ops.operation import (
     Collective,
     CollectiveKind,
-    Kernel,
     Matmul,
     MemoryBound,
     Operation,
     Phase,
     RankWork,
+    kernel_in,
 )
 from shardwise.ops.quantization import Operands, quantized
 from shardwise.ops.summa import in_panels
@@ -136,18 +136,8 @@ def linear(
         return made
     both = zip((made, operation), (~apart, apart), strict=True)
     return replace(
-        made, kernels=tuple(_only(kernel, rows) for one, rows in both for kernel in one.kernels)
+        made, kernels=tuple(kernel_in(kernel, rows) for one, rows in both for kernel in one.kernels)
     )
-
-
-def _only(kernel: Kernel, rows: Bools) -> Kernel:
-    """The same kernel in some rows, none in the others."""
-    if isinstance(kernel, Matmul):
-        return replace(kernel, batch=np.where(rows, kernel.batch, 0.0))
-    if isinstance(kernel, MemoryBound):
-        moved, flops = np.where(rows, kernel.bytes, 0.0), np.where(rows, kernel.flops, 0.0)
-        return replace(kernel, bytes=moved, flops=flops)
-    return kernel
 
 
 def with_accumulation(operations: Sequence[Operation], work: RankWork) -> list[Operation]:

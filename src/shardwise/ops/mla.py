@@ -7,12 +7,20 @@ the up projections, which are split over heads (Megatron-LM core 0.12, multi_lat
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import AttentionBias
 from shardwise.config.model import Attention, Latent, Model
 from shardwise.ops.linear import before_column_parallel, linear, shared_by_heads
 from shardwise.ops.norm import norm
-from shardwise.ops.operation import FP32_BYTES, MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.ops.operation import (
+    FP32_BYTES,
+    MemoryBound,
+    Operation,
+    Phase,
+    RankWork,
+    operations_in,
+    zeros,
+)
 
 ROPE_FLOPS = 3.0
 """Per rotated element: four multiplications and two additions for a pair."""
@@ -84,14 +92,19 @@ def latent_projections(
         saved = zeros(work)
     compressed = latent.kv_rank + latent.rope_dim
     down = _down("kv", model, work, norm_parts, compressed, saved, biased=biased)
-    if attention.indexer is not None:
-        return [*queries, down, *_absorbed_queries(model, attention, latent, work)]
     expanded = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
+    absorbs = is_absorbed(attention, work)
     return [
         *queries,
         down,
-        *_normed_up("kv", model, work, latent.kv_rank, expanded),
+        *operations_in(_absorbed_queries(model, attention, latent, work), absorbs),
+        *operations_in(_normed_up("kv", model, work, latent.kv_rank, expanded), ~absorbs),
     ]
+
+
+def is_absorbed(attention: Attention, work: RankWork) -> Bools:
+    """Rows whose core sees compressed keys and values: those that gather the selected ones."""
+    return ~work.masked_selection & (attention.latent is not None and attention.indexer is not None)
 
 
 def _down(
@@ -215,9 +228,9 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
     rotated = heads * latent.rope_dim
     plain = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
     elements = 2 * rotated + (plain + latent.rope_dim) + (plain + rotated)
-    if attention.indexer is not None:  # queries are joined, keys are the compressed ones
-        plain = heads * latent.kv_rank
-        elements = 2 * (plain + rotated + latent.rope_dim)
+    absorbs = is_absorbed(attention, work)  # queries are joined, keys are the compressed ones
+    plain = np.where(absorbs, heads * latent.kv_rank, plain)
+    elements = np.where(absorbs, 2 * (plain + rotated + latent.rope_dim), elements)
     joined = 2 * heads * (attention.head_dim - latent.rope_dim)
     elements = elements - 2 * rotated + np.where(work.fused_rope, 0.0, joined)
     moved = work.tokens * elements * work.element_bytes

@@ -6,6 +6,7 @@ Work that a row does not do is zero in that row.
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,8 @@ class RankWork:
     """Whether the attention core reads operands of 8 bits."""
     quantized_head: Bools
     """Whether the recipe quantizes the head, too."""
+    masked_selection: Bools
+    """Whether latent attention scores all keys, and a mask leaves out those not selected."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
     sends_once: Bools
@@ -481,3 +484,42 @@ class Operation:
 def zeros(work: RankWork) -> Floats:
     """A column of zeros."""
     return np.zeros(work.tp.shape)
+
+
+def kernel_in(kernel: Kernel, rows: Bools) -> Kernel:
+    """The same kernel in some rows, none in the others."""
+
+    def only(column: Floats) -> Floats:
+        return np.where(rows, column, 0.0)
+
+    if isinstance(kernel, Matmul):
+        return replace(kernel, batch=only(kernel.batch))
+    if isinstance(kernel, MemoryBound):
+        return replace(kernel, bytes=only(kernel.bytes), flops=only(kernel.flops))
+    if isinstance(kernel, FlashAttention):
+        return replace(kernel, heads=only(kernel.heads), kv_heads=only(kernel.kv_heads))
+    return kernel
+
+
+def operations_in(operations: Iterable[Operation], rows: Bools) -> list[Operation]:
+    """The same operations in some rows, nothing in the others."""
+    if rows.all():
+        return list(operations)
+    return [_operation_in(one, rows) for one in operations] if rows.any() else []
+
+
+def _operation_in(operation: Operation, rows: Bools) -> Operation:
+    names = ("parameters", "quantized_parameters", "saved_bytes", "working_bytes", "host_calls")
+    columns: dict[str, Any] = {
+        name: np.where(rows, column, 0.0)
+        for name in names
+        if (column := getattr(operation, name)) is not None
+    }
+    return replace(
+        operation,
+        kernels=tuple(kernel_in(kernel, rows) for kernel in operation.kernels),
+        collectives=tuple(
+            replace(one, bytes=np.where(rows, one.bytes, 0.0)) for one in operation.collectives
+        ),
+        **columns,
+    )

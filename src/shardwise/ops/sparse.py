@@ -7,7 +7,11 @@ is that of DeepSeek-V4: a window, and one key for each group of tokens.
 
 Every tensor-parallel rank holds the indexer and runs it for all tokens (Megatron-LM main,
 core/transformer/experimental_attention_variant/dsa.py). It is trained on its own loss, which
-compares its scores with those of attention; no gradient reaches its inputs.
+compares its scores with those of attention; no gradient reaches its inputs. This runs at any length
+of a sequence: up to top-k tokens each query selects all keys before it.
+
+Software without such kernels (`masked_selection` of a stack) scores all pairs in ordinary latent
+attention and masks those that are not selected, at any length too, and does not train the indexer.
 """
 
 import numpy as np
@@ -21,11 +25,13 @@ from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
     CollectiveKind,
+    Matmul,
     MemoryBound,
     Operation,
     Phase,
     RankWork,
     SelectedAttention,
+    operations_in,
     zeros,
 )
 from shardwise.records import replace
@@ -33,9 +39,12 @@ from shardwise.records import replace
 _FULL = frozenset({"attention"})
 _CORE = _FULL | {"core_attention"}
 _QKV = _FULL | {"qkv"}
+_UP = _QKV | {"mla_up"}
 _INDEX_BYTES = 4
 # Queries that read a block of selected keys together.
 _BLOCK_QUERIES = 64
+# Passes over the sum of the scores of all heads: written, masked (read and written), read.
+_MASK_PASSES = 4.0
 # Vector FLOPs per score of an indexer that is selected from.
 _TOP_K_FLOPS = 4.0
 
@@ -127,7 +136,7 @@ def index_operations(
     key and a weight for each head from the input. A pooled key is a gated mean of the keys of
     `pool` tokens, a key of compressed attention of twice `ratio` tokens, each in two versions.
 
-    Saved are queries, keys and weights, for the indexer's own loss.
+    Saved are queries, keys and weights, for the indexer's own loss; nothing without it.
 
     Parameters
     ----------
@@ -168,7 +177,12 @@ def index_operations(
             reruns_with=_QKV,
         )
         projections.append(_detached(query))
-    return [*projections, _scores(attention, index, work)]
+    masks = work.masked_selection & (attention.latent is not None)
+    every = operations_in([*projections, _scores(attention, index, work)], ~masks)
+    if masks.any():
+        scores = _masked_scores(index, work)
+        every += [_untrained(one) for one in operations_in([*projections, scores], masks)]
+    return every
 
 
 def _index_widths(attention: Attention, index: Indexer) -> tuple[int, int]:
@@ -187,6 +201,50 @@ def _detached(operation: Operation) -> Operation:
     """An operation without gradients of its inputs."""
     kernels = (one for one in operation.kernels if one.phase is not Phase.INPUT_GRAD)
     return replace(operation, kernels=tuple(kernels))
+
+
+def _untrained(operation: Operation) -> Operation:
+    """A forward pass alone, of weights without gradients."""
+    return replace(
+        operation,
+        kernels=tuple(one for one in operation.kernels if one.phase is Phase.FORWARD),
+        collectives=tuple(one for one in operation.collectives if one.phase is Phase.FORWARD),
+        trained_parameters=np.zeros_like(operation.parameters),
+        saved_bytes=np.zeros_like(operation.parameters),
+    )
+
+
+def _masked_scores(index: Indexer, work: RankWork) -> Operation:
+    """Scores of all pairs and the mask of those not selected, without a fused kernel.
+
+    Scores of each head are products in fp32, written, read and written by the activation, and read
+    by the sum over heads. That is masked, the largest are found, and a mask of the type of the row
+    is written (transformers 5.24, models/deepseek_v32; NVIDIA-NeMo/Automodel 36044ad,
+    models/deepseek_v32/layers.py, models/glm_moe_dsa/layers.py with `attn: sdpa`).
+    """
+    keys = work.sequence / index.pool
+    pairs = work.sequences * work.seq_len * keys
+    one, each = np.ones_like(work.tp), pairs * index.heads
+    scores = Matmul(
+        phase=Phase.FORWARD,
+        m=work.seq_len * index.heads,
+        n=keys,
+        k=(index.head_dim + 1) * one,  # with the sum over heads
+        input_bytes=FP32_BYTES * one,
+        output_bytes=FP32_BYTES * one,
+        batch=work.sequences,
+    )
+    moved = (3 * each + _MASK_PASSES * pairs) * FP32_BYTES + pairs * work.element_bytes
+    flops = 3 * each + _TOP_K_FLOPS * pairs
+    return Operation(
+        name="attention.index_scores",
+        host_calls=8.0,
+        kernels=(scores, MemoryBound(phase=Phase.FORWARD, bytes=moved, flops=flops)),
+        parameters=zeros(work),
+        saved_bytes=zeros(work),
+        working_bytes=2 * each * FP32_BYTES,
+        reruns_with=_FULL,
+    )
 
 
 def _scores(attention: Attention, index: Indexer, work: RankWork) -> Operation:
@@ -270,9 +328,11 @@ def sparse_core(attention: Attention, work: RankWork, heads: Floats, kv_heads: F
     key_width = kv_heads * (qk + v) if latent is None and compressed is None else qk * 1.0
     keys = sparse_keys(attention, np.minimum(work.sequence, work.document_len))
     is_blocked = index is not None and index.block > 1
-    places = 0.0
+    places = zeros(work)
     if index is not None and not index.shared:
-        places = float(index.top_k * (index.heads if is_blocked else 1) * _INDEX_BYTES)
+        grouped = index.block if compressed is None else compressed.ratio or 1
+        selected = np.minimum(float(index.top_k), np.ceil(work.sequence / grouped))
+        places = selected * (index.heads if is_blocked else 1) * _INDEX_BYTES
     gathered = keys * key_width * size / (_BLOCK_QUERIES if is_blocked else 1)
     resident = work.tokens * (heads * qk + key_width) * size
     if compressed is not None and compressed.ratio is not None:
@@ -303,7 +363,7 @@ def sparse_core(attention: Attention, work: RankWork, heads: Floats, kv_heads: F
         saved_bytes=resident + work.tokens * (places + heads * FP32_BYTES),
         working_bytes=resident + 2 * output,
         reruns_with=_CORE,
-        dropped_with=_QKV | ({"mla_up"} if latent is not None else frozenset()),
+        dropped_with=_QKV if latent is None and compressed is None else _UP,
     )
 
 
@@ -362,7 +422,7 @@ def compressed_projections(
             saved_tokens=work.saved_tokens,
             collectives=before_column_parallel(work, compressed.q_rank),
             normed=True,
-            reruns_with=_QKV,
+            reruns_with=_UP,
             dropped_with=_QKV,
         ),
         norm(
@@ -372,8 +432,8 @@ def compressed_projections(
             tokens=work.tokens * heads,
             width=float(width),
             parameters=0.0,
-            reruns_with=_QKV,
-            dropped_with=_QKV,
+            reruns_with=_UP,
+            dropped_with=_UP,
         ),
         linear(
             "attention.kv_down",

@@ -16,6 +16,7 @@ LAUNCHER = Launcher(
     recognise=recognise,
     read=read,
     faults=faults,
+    layer_precision=True,
     write=write,
     yours="data, tokenizer, learning rate and schedule, --train-iters, checkpoints",
     says=CORE_SAYS,

@@ -60,6 +60,11 @@ def is_hybrid(model: Model) -> bool:
     )
 
 
+def blocks_of_layers(model: Model) -> int:
+    """Symbols of a layer: 2 in a pattern of pairs, and 1 in other patterns and without one."""
+    return max(len(_symbols(layer)) for layer in model.layers) if is_hybrid(model) else 1
+
+
 # --- Writing --------------------------------------------------------------------------------------
 
 

@@ -11,14 +11,20 @@ DistributedDataParallelConfig there are `micro_batch_size`, `global_batch_size`,
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.config.enums import ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_WEIGHTS, Quantization
 from shardwise.config.launch import NotUnderstood, Origin
+from shardwise.config.layer_precision import ends_in_16_bits, with_16_bit_ends, with_all_quantized
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
 from shardwise.launchers.launch import LaunchPlan, fields_named, origins_of
-from shardwise.launchers.megatron.core_hybrid import PATTERN, is_hybrid, pattern_of
+from shardwise.launchers.megatron.core_hybrid import (
+    PATTERN,
+    blocks_of_layers,
+    is_hybrid,
+    pattern_of,
+)
 from shardwise.launchers.megatron.core_layout import expanded, read_stages, stage_fields
 from shardwise.launchers.megatron.core_model import model_faults, model_fields, read_model
 from shardwise.launchers.megatron.core_stack import (
@@ -116,6 +122,8 @@ CORE_DEFAULTS: Fields = {
     "softmax_type": "vanilla",
     "fp8_recipe": "delayed",
     "fp4_recipe": "nvfp4",
+    "num_layers_at_start_in_bf16": 1,
+    "num_layers_at_end_in_bf16": 1,
     "exp_avg_dtype": "fp32",
     "exp_avg_sq_dtype": "fp32",
     "main_grads_dtype": "fp32",
@@ -138,7 +146,10 @@ class CoreLaunch:
 
 def core_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what Megatron-Core has no field for, in a strategy that its stack can run."""
-    yield from model_faults(model)
+    yield from model_faults(with_all_quantized(model))
+    if ends_in_16_bits(model) is None:
+        problem = "Megatron-Core: layers in 16 bits are the first and the last ones"
+        yield Fault.of("model.layers.quantized", False, problem)
     if not strategy.training:
         yield Fault.of("training", False, "Megatron-Core: a run trains; allowed: true")
     for name in ("extents", "tp_tier", "cp_tier", "dp_tier", "pp_tier"):
@@ -159,7 +170,7 @@ def core_fields(plan: LaunchPlan) -> dict[str, Value]:
 
     A field that is None is not set. Types are words: bf16, fp16, fp32, fp8.
     """
-    model = plan.model.with_attention(plan.strategy.attention)
+    model = with_all_quantized(plan.model).with_attention(plan.strategy.attention)
     strategy = plan.strategy
     fields = model_fields(model)
     fields.setdefault("max_position_embeddings", strategy.seq_len)
@@ -178,10 +189,40 @@ def core_fields(plan: LaunchPlan) -> dict[str, Value]:
         | sharding_fields(strategy)
         | optimizer_fields(strategy)
         | precision_fields(strategy)
+        | _ends(plan)
         | memory_fields(strategy)
         | (expert_fields(strategy) if model.has_experts else {})
         | stack_fields(model, strategy)
     )
+
+
+_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+
+
+def _ends(plan: LaunchPlan) -> dict[str, Value]:
+    """Layers at the ends that no recipe quantizes; those of a pattern are its blocks."""
+    counts = ends_in_16_bits(plan.model) or (0, 0)
+    if plan.strategy.quantization == Quantization.NONE or not any(counts):
+        return {"first_last_layers_bf16": False}
+    each = blocks_of_layers(plan.model)
+    return {"first_last_layers_bf16": True} | {
+        name: each * count for name, count in zip(_ENDS, counts, strict=True)
+    }
+
+
+def _with_ends(model: Model, reading: CoreReading) -> Model:
+    """The model with the layers that no recipe quantizes."""
+    counts = [reading.whole(name) or 0 for name in _ENDS]
+    if not reading.flag("first_last_layers_bf16") or not reading.strategy.get("quantization"):
+        return model
+    each = blocks_of_layers(model)
+    for name, count in zip(_ENDS, counts, strict=True):
+        if not 0 <= count <= each * model.depth:
+            reading.fault(name, count, f"must be at most the {each * model.depth} layers")
+        elif count % each:
+            reading.note(name, "ends between the two blocks of a layer, which is quantized")
+    refuse(reading.faults)
+    return with_16_bit_ends(model, *(count // each for count in counts))
 
 
 def read_core_fields(
@@ -228,13 +269,13 @@ def read_core_fields(
     model = read_model(reading, name, padded_to)
     refuse(reading.faults)
     assert model is not None  # noqa: S101 - without faults there is one
+    loaded = _with_ends(Model.validated(model, source=source), reading)
     for unused in sorted(set(fields) - reading.used):
         value = fields[unused]
         if value not in (None, False, ()) and value != defaults.get(unused) and not neutral(unused):
             reading.note(unused, "not modeled")
     overrides = {"base": stack, **reading.overrides} if reading.overrides else stack
     strategy = dict(reading.strategy) | {"stack": overrides}
-    loaded = Model.validated(model, source=source)
     Strategy.validated(strategy, source=source)
     derived = {"stack": Origin.ASSUMED}
     if fields.get("global_batch_size") is None and defaults.get("global_batch_size") is None:

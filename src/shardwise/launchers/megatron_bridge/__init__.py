@@ -44,6 +44,7 @@ LAUNCHER = Launcher(
     recognise=recognise,
     read=read,
     faults=faults,
+    layer_precision=True,
     write=write,
     yours="data, tokenizer, learning rate and schedule, train.train_iters, checkpoints",
     says=CORE_SAYS | {"lora_rank", "lora_parts"},

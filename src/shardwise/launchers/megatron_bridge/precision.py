@@ -34,6 +34,8 @@ _DEFAULTS: Mapping[str, Leaf] = {
     "fp8_recipe": "tensorwise",
     "fp4_recipe": "nvfp4",
     "grad_reduce_in_fp32": True,
+    "num_layers_at_start_in_bf16": 0,
+    "num_layers_at_end_in_bf16": 0,
 }
 """Defaults of the class; the others are off or not set."""
 _GATHERED = {"fp8_param_gather": "fp8_param", "fp4_param_gather": "fp4_param"}
@@ -63,7 +65,28 @@ _SCALINGS: Mapping[str, Mapping[str, Leaf]] = {
         "fp8_param": True,
         "reuse_grad_buf_for_mxfp8_param_ag": True,
     },
-    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
+    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": True},
+}
+_TWO_ENDS: Mapping[str, Leaf] = {
+    **_ENDS_IN_16_BITS,
+    "num_layers_at_start_in_bf16": 2,
+    "num_layers_at_end_in_bf16": 2,
+}
+_OF_MODELS: Mapping[str, Mapping[str, Leaf]] = {
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {
+        **_SCALINGS["fp8_current_scaling"],
+        **_TWO_ENDS,
+    },
+    "nanov2_bf16_with_fp8_current_scaling_mixed": {
+        **_SCALINGS["fp8_current_scaling"],
+        "fp8_recipe": "blockwise",
+        **_TWO_ENDS,
+    },
+    "nemotron_3_super_bf16_with_nvfp4_mixed": {
+        **_SCALINGS["nvfp4"],
+        "first_last_layers_bf16": True,
+        "num_layers_at_end_in_bf16": 14,
+    },
 }
 PRESETS: Mapping[str, Mapping[str, Leaf]] = {
     **{f"{half}_mixed": fields for half, fields in _HALVES.items()},
@@ -72,6 +95,7 @@ PRESETS: Mapping[str, Mapping[str, Leaf]] = {
         for half, fields in _HALVES.items()
         for name, scaling in _SCALINGS.items()
     },
+    **{name: {**_HALVES["bf16"], **fields} for name, fields in _OF_MODELS.items()},
     "bf16_with_fp8_mixed": {**_HALVES["bf16"], **_SCALINGS["fp8_delayed_scaling"]},
 }
 """Fields of each preset, by its name; `bf16_with_fp8_mixed` is that of NeMo 2."""

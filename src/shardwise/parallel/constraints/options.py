@@ -54,7 +54,9 @@ _TYPES_OF = {
 }
 # Parts of recompute that some models lack.
 _IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
-    "mla_up": lambda layer: layer.attention is not None and layer.attention.latent is not None,
+    "mla_up": lambda layer: (
+        layer.attention is not None and bool(layer.attention.latent or layer.attention.compressed)
+    ),
     "mlp": lambda layer: layer.mlp is not None,
     **dict.fromkeys(("moe", "experts"), lambda layer: layer.moe is not None),
     "shared_experts": lambda layer: layer.moe is not None and layer.moe.shared_ffn > 0,

@@ -316,6 +316,13 @@ LAUNCH_RULES: Mapping[LaunchRule, Check] = {
         ),
         *("recompute", "recompute_parts", "training"),
     ),
+    # See T:2068-2074
+    LaunchRule.SELECTIVE_STREAMS: _check(
+        "recompute",
+        lambda m, t: (t.recompute == Recompute.FULL.code) & t.training & (m.streams > 1),
+        "recomputes layers of {m.streams} residual streams by part: none, selective",
+        *("recompute", "training"),
+    ),
     # See A:1031-1064
     LaunchRule.UNTIED_SHARDS: _check(
         "fsdp_reshard",

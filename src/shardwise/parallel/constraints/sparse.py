@@ -17,6 +17,10 @@ def _is_sparse(model: Model) -> bool:
     return any(one.is_sparse for one in model.attentions)
 
 
+def _selects_latent(model: Model) -> bool:
+    return any(one.latent is not None and one.indexer is not None for one in model.attentions)
+
+
 def _ratios(model: Model) -> list[int]:
     """Tokens that one key of attention or of an indexer stands for."""
     found = {one.compressed.ratio or 1 for one in model.attentions if one.compressed}
@@ -42,6 +46,14 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         "cp_exchange",
         _context,
         "each query of {m.name} selects keys of the full sequence; allowed with cp: all_gather",
+    ),
+    rule(
+        "masked_context",
+        "cp",
+        lambda m, t: (
+            (t.cp > 1) & t.by_stack(lambda stack: stack.masked_selection) & _selects_latent(m)
+        ),
+        "this software masks keys of full sequences in place of selecting them; allowed: 1",
     ),
     rule(
         "sparse_ratio",
