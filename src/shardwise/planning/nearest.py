@@ -246,7 +246,7 @@ class _Changes:
         names = [
             n
             for n in COLUMNS
-            if n not in {*FIXED, *without} and (n in offending or not _is_work(n))
+            if n not in {*FIXED, *without} and (n in offending or not COLUMNS[n].role.work)
         ]
         values = {name: changed_values(name, model, system, base) for name in names}
         return cls(
@@ -345,10 +345,6 @@ def _column(own: object, values: list[Any], varied: bool) -> Any:
     if not varied:
         return [own] * len(values) if isinstance(own, tuple) or own is None else own
     return values
-
-
-def _is_work(name: str) -> bool:
-    return COLUMNS[name].role.work
 
 
 def changed_values(name: str, model: Model, system: System, base: Strategy) -> tuple[Any, ...]:

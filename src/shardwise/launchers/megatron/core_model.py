@@ -343,6 +343,9 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
     if len(reading.faults) > before:
         return None
     attention = _read_attention(reading)
+    words = {core.lower(): own for own, core in _NORMS.items()}
+    words["layernorm1p"] = Norm.LAYERNORM  # of NeMo: weights are stored less one
+    word = reading.word("normalization", tuple(words))
     fields: dict[str, object] = {
         "name": name,
         "description": "Imported from a launch file of Megatron-Core.",
@@ -350,7 +353,7 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
         "vocab": vocab,
         "seq_len": reading.positive("seq_length"),
         "mtp": reading.whole("mtp_num_layers") or 0,
-        "norm": _read_norm(reading),
+        "norm": words.get(word or "", Norm.LAYERNORM),
         "embedding_norm": reading.flag("embed_layernorm"),
         "tied_embeddings": reading.flag("share_embeddings_and_output_weights"),
         "dropout": any(reading.number(f"{kind}_dropout") for kind in ("hidden", "attention")),
@@ -394,13 +397,6 @@ def _in_turns(
             order += [kind] * count
             left[position] -= count
     return order
-
-
-def _read_norm(reading: CoreReading) -> str:
-    words = {core.lower(): own for own, core in _NORMS.items()}
-    words["layernorm1p"] = Norm.LAYERNORM  # of NeMo: weights are stored less one
-    word = reading.word("normalization", tuple(words))
-    return words.get(word or "", Norm.LAYERNORM)
 
 
 def _read_attention(reading: CoreReading) -> dict[str, object]:

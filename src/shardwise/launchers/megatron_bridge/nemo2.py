@@ -89,7 +89,7 @@ class Form:
         found: Tree = {}
         origins: dict[str, str] = {}
         for place, name in reversed(list(_PLACES.items())):
-            own = _section_at(tree, place)
+            own = section(tree, place)
             kept = {key: item for key, item in own.items() if not _is_neutral(place, key)}
             kept.pop("ddp", None)
             known = found.get(name)
@@ -121,10 +121,6 @@ _DEFAULTS = {"cross_entropy_fusion_impl": "native"}
 
 def _is_neutral(place: str, field: str) -> bool:
     return place == "trainer.strategy" and field.startswith(_NEUTRAL_STRATEGY)
-
-
-def _section_at(tree: Tree, place: str) -> Tree:
-    return section(tree, place)
 
 
 def _set_precision(found: Tree, plugins: Leaf) -> None:

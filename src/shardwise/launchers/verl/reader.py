@@ -109,7 +109,10 @@ def read(text: LaunchText) -> Launch:
         reading.fields["loss"] = "fused_linear"
     if flag_of(model, "enable_activation_offload", default=False):
         model.leave("enable_activation_offload", "is not modeled", Effect.COST)
-    _leave(actor, model, sharding, is_sft=is_sft)
+    leave_rest(sharding, *_FSDP_NEUTRAL)
+    leave_rest(model, *_MODEL_NEUTRAL, effect=Effect.MODEL)
+    if not is_sft:
+        leave_rest(actor, *_ACTOR_NEUTRAL)
     own = "model" if is_sft else "actor_rollout_ref.model"
     reading.decided |= {
         "recompute": (f"{own}.enable_gradient_checkpointing",),
@@ -219,10 +222,3 @@ def _divisor(own: int, most: int) -> int:
     """The largest number of samples that divides those of a rank."""
     samples = max(own, 1)
     return next(one for one in range(min(most, samples), 0, -1) if samples % one == 0)
-
-
-def _leave(actor: Section, model: Section, sharding: Section, *, is_sft: bool) -> None:
-    leave_rest(sharding, *_FSDP_NEUTRAL)
-    leave_rest(model, *_MODEL_NEUTRAL, effect=Effect.MODEL)
-    if not is_sft:
-        leave_rest(actor, *_ACTOR_NEUTRAL)

@@ -524,7 +524,11 @@ def _panel_numbers(e: int, start: int) -> Ints:
 
 def _placements(layouts: Layouts, domain: int) -> Choices:
     """Ordered factorizations of a domain whose factors divide their groups."""
-    table = _factorisations(domain)
+    # All (t1, t2, t_dp, t_pp) whose product it is, t1 varying slowest.
+    t1, t2, t_dp = _grid(*[np.array(_divisors(domain))] * 3)
+    product = t1 * t2 * t_dp
+    factors = np.stack([t1, t2, t_dp, domain // product], axis=1)
+    table = factors[domain % product == 0]
     groups = layouts.m1, layouts.m2, layouts.dp, layouts.pp
     common = np.gcd(np.stack(groups, axis=1), domain)
 
@@ -534,14 +538,6 @@ def _placements(layouts: Layouts, domain: int) -> Choices:
 
     firsts, position = distinct_rows(list(common.T))
     return Choices.of(some(firsts), position, none=table[:0])
-
-
-def _factorisations(number: int) -> Ints:
-    """All (t1, t2, t_dp, t_pp) whose product it is, t1 varying slowest."""
-    t1, t2, t_dp = _grid(*[np.array(_divisors(number))] * 3)
-    product = t1 * t2 * t_dp
-    factors = np.stack([t1, t2, t_dp, number // product], axis=1)
-    return factors[number % product == 0]
 
 
 # Candidates timed at a time: their columns use about 20 MB.
