@@ -106,11 +106,13 @@ class Form:
             found["peft"] = tree["peft"]
         _choose_fsdp(found)
         model = _model(tree)
+        trainer = section(tree, "trainer")
+        nodes, devices = trainer.get("num_nodes", 1), trainer.get("devices")
         return Job(
             tree=found,
             origins=origins,
             model=model,
-            gpus=_gpus(section(tree, "trainer")),
+            gpus=nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None,
             stack=NEMO_STACK,
             defaults={**recipe_defaults(model), **_DEFAULTS},
         )
@@ -164,8 +166,3 @@ def _model(tree: Tree) -> Model | None:
     target = str(section(tree, "model.config").get(TARGET, "")).rpartition(".")[2]
     name = _MODELS.get(target)
     return Model.load(name) if name else None
-
-
-def _gpus(trainer: Tree) -> int | None:
-    nodes, devices = trainer.get("num_nodes", 1), trainer.get("devices")
-    return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
