@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, divisors
 from shardwise.config.base import MISSING
 from shardwise.config.enums import BaseWeights, Dtype, Optimizer
 from shardwise.config.model import Model
@@ -34,7 +34,6 @@ from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.keywords import LayoutKeywords
-from shardwise.planning.search.layouts import divisors
 from shardwise.planning.search.query import load_space, usable_bytes
 from shardwise.planning.search.results import LargestFit, LargestModel, Shape
 from shardwise.planning.search.run import search
