@@ -302,6 +302,13 @@ def column(*values: float) -> Floats:
     return np.array(values, dtype=np.float64)
 
 
+def passes(result: Estimate) -> tuple[float, float]:
+    """Forward and backward pass of one layer, with nothing but kernels."""
+    layer = result.layers[0]
+    back = layer.input_grad.time_s + layer.weight_grad.time_s + layer.recompute.time_s
+    return layer.forward.time_s, back
+
+
 def product(m: float, n: float, k: float, moved: float = 0.0, **given: Any) -> Floats:
     """Whole times of one product on 100 TFLOP/s and 1 TB/s over 100 multiprocessors."""
     batch, weight_grad = given.pop("batch", 1), given.pop("weight_grad", False)

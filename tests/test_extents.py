@@ -13,6 +13,7 @@ import samples
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, estimate, search
+from shardwise.arrays import divisors
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import canonical_extents, members_per_tier
 from shardwise.config.strategy import Strategy
@@ -20,7 +21,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
-from shardwise.planning.search.layouts import all_extents, divisors
+from shardwise.planning.search.layouts import all_extents
 
 pytestmark = pytest.mark.any_software
 

@@ -11,7 +11,7 @@ import pytest
 
 import samples
 from rows import each_row
-from samples import column, run
+from samples import column, passes, run
 from shardwise import Estimate, InputError, System, largest_model, search
 from shardwise.catalog import names
 from shardwise.config.system_columns import SystemColumns, with_figures
@@ -48,13 +48,6 @@ def offloaded(*parts: str, link: System, **columns: Any) -> Estimate:
     """Run with some parts in the host."""
     flags = {f"offload_{part}": True for part in parts}
     return run(machine=link, **({"zero": 0} | flags | columns))
-
-
-def passes(result: Estimate) -> tuple[float, float]:
-    """Forward and backward pass of one layer, with nothing but kernels."""
-    layer = result.layers[0]
-    back = layer.input_grad.time_s + layer.weight_grad.time_s + layer.recompute.time_s
-    return layer.forward.time_s, back
 
 
 def test_the_rate_is_the_raw_one_times_the_share_over_those_that_share() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import samples
 from rows import each_row
-from samples import column, run
+from samples import column, passes, run
 from shardwise import Estimate, System
 from shardwise.config.system import EfficiencyCurve
 from shardwise.cost.overlap import d2h_time, h2d_time, optimizer_transfer
@@ -43,13 +43,6 @@ def away(*parts: str, bandwidth: float = SLOW, **columns: Any) -> Estimate:
     flags: dict[str, Any] = {f"offload_{part}": True for part in parts}
     flags |= {"cpu_optimizer": "none"} if "optimizer" in parts else {}
     return run(machine=machine(bandwidth), **({"zero": 0} | flags | columns))
-
-
-def passes(result: Estimate) -> tuple[float, float]:
-    """Forward and backward pass of one layer, with nothing but kernels."""
-    layer = result.layers[0]
-    back = layer.input_grad.time_s + layer.weight_grad.time_s + layer.recompute.time_s
-    return layer.forward.time_s, back
 
 
 def test_the_link_moves_bytes_at_its_share_of_the_bandwidth() -> None:

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from math import isqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,13 @@ ONLY_ROW.flags.writeable = False
 
 _FEW = 64
 """Rows of a single estimate and of its variants."""
+
+
+@lru_cache(maxsize=1 << 12)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors in ascending order."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def distinct_values(column: Ints) -> list[int]:

@@ -94,7 +94,11 @@ def frozen(value: Any) -> Any:
     if kind in _SCALARS or kind is FrozenDict:
         return value
     if isinstance(value, (tuple, list)):
-        return _frozen_items(value)
+        # A list as a tuple; a tuple is left as it is where its items cannot be changed.
+        items = tuple([frozen(item) for item in value])
+        if type(value) is tuple and all(map(operator.is_, items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else items
     if isinstance(value, np.ndarray):
         value.flags.writeable = False
     elif isinstance(value, Mapping):
@@ -104,14 +108,6 @@ def frozen(value: Any) -> Any:
     else:
         _freeze_fields(value)
     return value
-
-
-def _frozen_items(value: Any) -> tuple[Any, ...]:
-    """A list as a tuple; a tuple is left as it is where its items cannot be changed."""
-    items = tuple([frozen(item) for item in value])
-    if type(value) is tuple and all(map(operator.is_, items, value)):
-        return value
-    return type(value)(*items) if hasattr(value, "_fields") else items
 
 
 def thawed(value: Any) -> Any:

@@ -232,35 +232,34 @@ COUNTS = {
 }
 
 
+def _tower(v, *, embedded, norms):
+    """A vision tower with so many positions in addition to patches, and norms around the layers."""
+    w, f = v["hidden_size"], v["intermediate_size"]
+    patches = (v["image_size"] // v["patch_size"]) ** 2 + embedded
+    layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
+    around = 3 * v["patch_size"] ** 2 * w + w + patches * w + 2 * norms * w
+    return v["num_hidden_layers"] * layer + around
+
+
 def vision_of_llama4(config):
     """Its tower, the adapter behind it, and the projection to the language model."""
     v, h = config["vision_config"], config["text_config"]["hidden_size"]
-    w, f, out = v["hidden_size"], v["intermediate_size"], v["projector_output_dim"]
-    patches = (v["image_size"] // v["patch_size"]) ** 2 + 1
-    layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
-    tower = v["num_hidden_layers"] * layer + 3 * v["patch_size"] ** 2 * w + w + patches * w + 4 * w
-    adapter = f * v["projector_input_dim"] + v["projector_input_dim"] * out
-    return tower + adapter + v["vision_output_dim"] * h
+    wide, out = v["projector_input_dim"], v["projector_output_dim"]
+    adapter = v["intermediate_size"] * wide + wide * out
+    return _tower(v, embedded=1, norms=2) + adapter + v["vision_output_dim"] * h
 
 
 def siglip_with_projector(config):
     """The tower of Gemma 3 and the projection behind it."""
     v, h = config["vision_config"], config["text_config"]["hidden_size"]
-    w, f = v["hidden_size"], v["intermediate_size"]
-    patches = (v["image_size"] // v["patch_size"]) ** 2
-    layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
-    tower = v["num_hidden_layers"] * layer + 3 * v["patch_size"] ** 2 * w + w + patches * w + 2 * w
-    return tower + w * h + w
+    w = v["hidden_size"]
+    return _tower(v, embedded=0, norms=1) + w * h + w
 
 
 def clip_with_projector(config):
     """The tower of LLaVA and the two layers behind it."""
     v, h = config["vision_config"], LLAMA_7B["hidden_size"]
-    w, f = v["hidden_size"], v["intermediate_size"]
-    patches = (v["image_size"] // v["patch_size"]) ** 2 + 1
-    layer = 4 * (w * w + w) + (w * f + f) + (f * w + w) + 4 * w
-    tower = v["num_hidden_layers"] * layer + 3 * v["patch_size"] ** 2 * w + w + patches * w + 4 * w
-    return tower + w * h + h + h * h + h
+    return _tower(v, embedded=1, norms=2) + v["hidden_size"] * h + h + h * h + h
 
 
 def block_scales(c, *, modules):

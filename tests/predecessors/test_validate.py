@@ -5,7 +5,6 @@ import json
 import pytest
 
 from shardwise import InputError
-from shardwise.cli import run
 from shardwise.config.model import Model
 from shardwise.predecessors.validate.seqsel import Published
 from shardwise.validate import COLLECTIONS, SUITES, validate
@@ -19,18 +18,6 @@ PARTS = ["fig1_state", "fig1_activations", "fig7_activations", "tab4_layer", "ta
 def parts():
     """The parts of the suite by name."""
     return {part.name: part for part in validate("seqsel").parts}
-
-
-@pytest.fixture
-def shardwise(capsys):
-    """Run the command line; return exit code, stdout, stderr."""
-
-    def call(*words):
-        code = run([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def _paper_bytes(name, mode):

@@ -15,6 +15,7 @@ nn = torch.nn
 
 from shardwise.fsdp.trace import load_module, trace  # noqa: E402 - after what it needs
 from shardwise.fsdp.verify import verify  # noqa: E402
+from traced_modules import Captions  # noqa: E402
 
 WITHIN = 0.03
 """Of the tracker's peak; what is seen is below 0.003."""
@@ -33,54 +34,16 @@ CONFIGS = {
 }  # fmt: skip
 
 
-class Layer(nn.Module):
-    """Self-attention, in a decoder attention to the pictures too, and an MLP."""
+class Pictures(Captions):
+    """Large enough that weights and activations decide."""
 
-    def __init__(self, width, *, cross=False):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
-        self.cross = nn.MultiheadAttention(width, 4, batch_first=True) if cross else None
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x, memory=None):
-        y = self.norm(x)
-        x = x + self.attention(y, y, y, need_weights=False)[0]
-        if self.cross is not None:
-            x = x + self.cross(x, memory, memory, need_weights=False)[0]
-        return x + self.mlp(x)
-
-
-class Captions(nn.Module):
-    """A vision encoder, and a decoder of text that looks at it in every layer."""
-
-    def __init__(self, width=192):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 8, stride=8)
-        self.encoder = nn.ModuleList(Layer(width) for _ in range(3))
-        self.words = nn.Embedding(4000, width)
-        self.decoder = nn.ModuleList(Layer(width, cross=True) for _ in range(3))
-        self.head = nn.Linear(width, 4000)
-
-    def forward(self, image, ids):
-        seen = self.patches(image).flatten(2).transpose(1, 2)
-        for layer in self.encoder:
-            seen = layer(seen)
-        x = self.words(ids)
-        for layer in self.decoder:
-            x = layer(x, memory=seen)
-        return self.head(x)
-
-    def example_inputs(self, batch, seq_len):
-        ids = torch.zeros((batch, seq_len), dtype=torch.int64)
-        return {"image": torch.zeros(batch, 3, 64, 64), "ids": ids}
+    def __init__(self):
+        super().__init__(width=192, layers=3, words=4000, side=64)
 
 
 def source(name, folder):
     if name == "captions":
-        return Captions
+        return Pictures
     pytest.importorskip("transformers")
     (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
     return folder / "config.json"

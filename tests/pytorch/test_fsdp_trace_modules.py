@@ -9,7 +9,18 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - only where torch is
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from traced_modules import BF16, Odd, Rotary, check_ranges, only, runs, traced, weight  # noqa: E402
+from traced_modules import (  # noqa: E402
+    BF16,
+    Block,
+    Captions,
+    Odd,
+    Rotary,
+    check_ranges,
+    only,
+    runs,
+    traced,
+    weight,
+)
 
 
 @pytest.fixture(scope="module")
@@ -129,49 +140,6 @@ class TestOddModules:
 
         profile = traced(lambda: (Skips(), torch.zeros(3, 8)))
         check_ranges(profile)
-
-
-class Block(nn.Module):
-    def __init__(self, width, *, cross=False):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
-        self.cross = nn.MultiheadAttention(width, 4, batch_first=True) if cross else None
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x, memory=None):
-        y = self.norm(x)
-        x = x + self.attention(y, y, y, need_weights=False)[0]
-        if self.cross is not None:
-            x = x + self.cross(x, memory, memory, need_weights=False)[0]
-        return x + self.mlp(x)
-
-
-class Captions(nn.Module):
-    """A vision encoder, and a decoder of text that looks at it in every layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches = nn.Conv2d(3, 32, 8, stride=8)
-        self.encoder = nn.ModuleList(Block(32) for _ in range(2))
-        self.words = nn.Embedding(50, 32)
-        self.decoder = nn.ModuleList(Block(32, cross=True) for _ in range(2))
-        self.head = nn.Linear(32, 50)
-
-    def forward(self, image, ids):
-        seen = self.patches(image).flatten(2).transpose(1, 2)
-        for block in self.encoder:
-            seen = block(seen)
-        x = self.words(ids)
-        for block in self.decoder:
-            x = block(x, memory=seen)
-        return self.head(x)
-
-    def example_inputs(self, batch, seq_len):
-        ids = torch.zeros((batch, seq_len), dtype=torch.int64)
-        return {"image": torch.zeros(batch, 3, 32, 32), "ids": ids}
 
 
 class TestTwoTowers:

@@ -29,6 +29,52 @@ def mlp(batch):
     return Mlp(), torch.zeros(batch, 8)
 
 
+class Block(nn.Module):
+    """Self-attention, in a decoder attention to the pictures too, and an MLP."""
+
+    def __init__(self, width, *, cross=False):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.cross = nn.MultiheadAttention(width, 4, batch_first=True) if cross else None
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x, memory=None):
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        if self.cross is not None:
+            x = x + self.cross(x, memory, memory, need_weights=False)[0]
+        return x + self.mlp(x)
+
+
+class Captions(nn.Module):
+    """A vision encoder, and a decoder of text that looks at it in every layer."""
+
+    def __init__(self, width=32, layers=2, words=50, side=32):
+        super().__init__()
+        self.side = side
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        self.encoder = nn.ModuleList(Block(width) for _ in range(layers))
+        self.words = nn.Embedding(words, width)
+        self.decoder = nn.ModuleList(Block(width, cross=True) for _ in range(layers))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, image, ids):
+        seen = self.patches(image).flatten(2).transpose(1, 2)
+        for block in self.encoder:
+            seen = block(seen)
+        x = self.words(ids)
+        for block in self.decoder:
+            x = block(x, memory=seen)
+        return self.head(x)
+
+    def example_inputs(self, batch, seq_len):
+        ids = torch.zeros((batch, seq_len), dtype=torch.int64)
+        return {"image": torch.zeros(batch, 3, self.side, self.side), "ids": ids}
+
+
 def traced(source, *, batch=2, seq_len=16, **given):
     return trace(source, system="h100-sxm", batch=batch, seq_len=seq_len, **given)
 

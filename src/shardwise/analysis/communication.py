@@ -72,9 +72,12 @@ def inside_share(
 def breakdown_of(evaluation: Evaluation) -> Breakdown:
     """Break down the communication of a table of one row on its critical stage."""
     components = critical_stage_components(evaluation)
+    # Messages between pipeline stages.
+    total_s, exposed_s = (float(time[0]) for time in evaluation.comm_s["pp"])
+    direction: Direction = "both" if evaluation.step.table.training[0] else "forward"
     shares = [
         *_layer_communication(evaluation, components),
-        *_stage_transfers(evaluation),
+        *_levels("pp", "messages", direction, (total_s, exposed_s), _stages_inside(evaluation)),
         *_data_parallel(evaluation),
     ]
     moe = _moe(evaluation, components) if evaluation.step.model.has_experts else None
@@ -147,13 +150,6 @@ def _layer_communication(
             inside = inside_s / total_s if total_s else 1.0
             what = "tokens" if axis in EXPERT_DEGREES else "activations"
             yield from _levels(axis, what, direction, (alone_s, exposed_s), inside)
-
-
-def _stage_transfers(evaluation: Evaluation) -> list[CommunicationShare]:
-    """Messages between pipeline stages."""
-    total_s, exposed_s = (float(time[0]) for time in evaluation.comm_s["pp"])
-    direction: Direction = "both" if evaluation.step.table.training[0] else "forward"
-    return _levels("pp", "messages", direction, (total_s, exposed_s), _stages_inside(evaluation))
 
 
 def _stages_inside(evaluation: Evaluation) -> float:

@@ -160,14 +160,10 @@ def kind_elsewhere(folder: str, name: str) -> str | None:
 
 def _alias(folder: str, name: str) -> Alias | None:
     """What a name means that is none of an entry, nor of a file."""
-    alias = _meant(folder, canonical(name))
+    alias = _meant_of(folder, canonical(name), tuple(names(folder)))
     if alias is None or (Path(name).exists() if "/" in name else Path(name).is_file()):
         return None
     return alias
-
-
-def _meant(folder: str, called: str) -> Alias | None:
-    return _meant_of(folder, called, tuple(names(folder)))
 
 
 @cache

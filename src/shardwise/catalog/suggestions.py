@@ -66,7 +66,19 @@ def _models(called: str, known: Sequence[str], aliases: dict[str, str]) -> list[
     parts = {name: _parts(name) for name in known}
     found = [name for name in known if _is_related(wanted, parts[name])]
     if not found:
-        found = _of_similar_family(wanted, parts)
+        # Entries whose family is spelled almost so, of a similar size if the name has one.
+        families = {part.family[0] for part in parts.values()}
+        word = wanted.family[0] if wanted.family else ""
+        close = get_close_matches(word, sorted(families), n=2, cutoff=_FAMILY_TYPO)
+        found = [
+            name
+            for name, known in parts.items()
+            if word not in families
+            and known.family[0] in close
+            and known.family[1 : len(wanted.family)] == wanted.family[1:]
+            and _same_generation(wanted.generation, known.generation)
+            and (not wanted.size or _distance(wanted, known) <= _SIMILAR_SIZE)
+        ]
     same = [name for name in found if parts[name].generation == wanted.generation]
     if wanted.size and wanted.generation and same:
         found = same
@@ -108,22 +120,6 @@ def _is_related(wanted: _Parts, known: _Parts) -> bool:
 def _same_generation(wanted: str, known: str) -> bool:
     """Whether versions are equal up to the part after the point; none wanted is any."""
     return not wanted or wanted.partition(".")[0] == known.partition(".")[0]
-
-
-def _of_similar_family(wanted: _Parts, parts: dict[str, _Parts]) -> list[str]:
-    """Entries whose family is spelled almost so, of a similar size if the name has one."""
-    families = {part.family[0] for part in parts.values()}
-    word = wanted.family[0] if wanted.family else ""
-    close = get_close_matches(word, sorted(families), n=2, cutoff=_FAMILY_TYPO)
-    return [
-        name
-        for name, known in parts.items()
-        if word not in families
-        and known.family[0] in close
-        and known.family[1 : len(wanted.family)] == wanted.family[1:]
-        and _same_generation(wanted.generation, known.generation)
-        and (not wanted.size or _distance(wanted, known) <= _SIMILAR_SIZE)
-    ]
 
 
 def _distance(wanted: _Parts, known: _Parts) -> float:

@@ -160,7 +160,10 @@ def _run(arguments: Sequence[str], words: list[str], *, guarded: bool, stdin: st
             raise
         return _refuse([line_of(error)] if lines is None else lines)
     finally:
-        _close_logs()
+        logger = logging.getLogger("shardwise")
+        for handler in logger.handlers[1:]:
+            logger.removeHandler(handler)
+            handler.close()
     return code if isinstance(code, int) else 0
 
 
@@ -203,13 +206,6 @@ def _refuse(lines: Sequence[str], *, code: int = 2) -> int:
         _print(f"error: {line}")
         logging.getLogger("shardwise").error(line)
     return code
-
-
-def _close_logs() -> None:
-    logger = logging.getLogger("shardwise")
-    for handler in logger.handlers[1:]:
-        logger.removeHandler(handler)
-        handler.close()
 
 
 def _global_options_first(words: list[str]) -> list[str]:

@@ -372,7 +372,14 @@ def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
 def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     location = details["loc"]
     kind = details["type"]
-    field = _dotted(_untagged(config_type, location))
+    # A location without the kinds of records in it, which files have as `kind`.
+    field = _dotted(
+        tuple(
+            part
+            for place, part in enumerate(location)
+            if part not in {_kind_of(one) for one in _types_at(config_type, location[:place])}
+        )
+    )
     if kind == "extra_forbidden" and location[-1] in _aliases(config_type):
         return Fault(source=source, field=field, problem="is set twice, by two names")
     if kind == "missing":
@@ -404,17 +411,6 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def _untagged(
-    config_type: type[BaseModel], location: tuple[int | str, ...]
-) -> tuple[int | str, ...]:
-    """A location without the kinds of records in it, which files have as `kind`."""
-    return tuple(
-        part
-        for place, part in enumerate(location)
-        if part not in {_kind_of(one) for one in _types_at(config_type, location[:place])}
-    )
 
 
 def _kind_of(record: type[BaseModel]) -> str | None:

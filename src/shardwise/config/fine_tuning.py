@@ -68,7 +68,9 @@ def without_shorthands(fields: Mapping[str, object]) -> dict[str, Any]:
             raise InputError(Fault.of(name, word, problem))
         found = dict(words[text]) | found
         if name == "finetune":
-            _drop_default_targets(found)
+            # Leave the modules to `lora_parts` where these are set, and those of no adapters out.
+            if found.get("lora_parts") is not None:
+                found.pop("lora_targets")
             _fill_batch(found)
     return found
 
@@ -82,12 +84,6 @@ def with_method(fields: Mapping[str, object]) -> dict[str, object]:
     own = without_shorthands({"finetune": method, "gbs": 1} | others)
     free = {"recompute", "gbs", "gpus"} - others.keys()
     return {name: value for name, value in own.items() if name not in free}
-
-
-def _drop_default_targets(fields: dict[str, Any]) -> None:
-    """Leave the modules to `lora_parts` where these are set, and those of no adapters out."""
-    if fields.get("lora_parts") is not None:
-        fields.pop("lora_targets")
 
 
 def _fill_batch(fields: dict[str, Any]) -> None:

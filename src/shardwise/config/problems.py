@@ -58,7 +58,10 @@ def problem_of(config_type: type[BaseModel], details: ErrorDetails) -> str:
     elif kind == "int_parsing":
         problem += _as_whole(str(details["input"]), str(details["loc"][-1]))
     elif kind in _LENGTHS:
-        problem = _length(details)
+        # How many items a list or mapping must have.
+        word, limit = _LENGTHS[details["type"]]
+        number = details["ctx"][limit]
+        problem = f"must have {word} {number} item{'' if number == 1 else 's'}"
     return problem
 
 
@@ -86,13 +89,6 @@ def _few_numbers(config_type: type[BaseModel], location: tuple[int | str, ...]) 
     field = config_type.model_fields.get(str(location[0])) if len(location) == 1 else None
     every = next((r.every for r in (field.metadata if field else ()) if isinstance(r, Role)), ())
     return every if all(type(value) is int for value in every) else ()
-
-
-def _length(details: ErrorDetails) -> str:
-    """How many items a list or mapping must have."""
-    word, limit = _LENGTHS[details["type"]]
-    number = details["ctx"][limit]
-    return f"must have {word} {number} item{'' if number == 1 else 's'}"
 
 
 _PLAIN = (str, int, float, Mapping, list, tuple, set, frozenset, Enum, PathLike, BaseModel)

@@ -27,7 +27,11 @@ def read(c: Config, family: Family) -> Fields:
     depth = c.depth("num_hidden_layers")
     attention = _attention(c, family, depth)
     blocks = _blocks(c, family, depth)
-    layer = _around(c, family)
+    # What a layer has around its blocks.
+    parallel = _when(c, family.parallel)
+    norms = "both" if _when(c, family.post_norm) else family.norms
+    second = {"second_norm": True} if parallel and family.second_norm else {}
+    layer = {"norms": norms, "parallel": parallel} | second
     _must(c, family)
     fields = {
         "hidden": c.count("hidden_size"),
@@ -88,14 +92,6 @@ def _must(c: Config, family: Family) -> None:
         wanted = c.value(str(allowed)[1:]) if is_key else allowed
         if value is not None and value != wanted:
             c.wrong(key, problem, value)
-
-
-def _around(c: Config, family: Family) -> Fields:
-    """What a layer has around its blocks."""
-    parallel = _when(c, family.parallel)
-    norms = "both" if _when(c, family.post_norm) else family.norms
-    second = {"second_norm": True} if parallel and family.second_norm else {}
-    return {"norms": norms, "parallel": parallel} | second
 
 
 def heads_divide(c: Config, *, floors: bool = False) -> int:

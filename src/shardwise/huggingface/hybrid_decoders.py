@@ -252,7 +252,7 @@ def granite_hybrid(c: Config, family: Family) -> Fields:
     """Mamba-2 and attention, with experts and a shared MLP, or the latter alone."""
     experts = c.natural("num_local_experts", 8)
     dense = experts == 0
-    fields = read(c, family if not dense else _without_experts(family))
+    fields = read(c, family if not dense else Family(kinds=family.kinds, names=family.names))
     rotated = c.value("position_embedding_type") == "rope"
     for layer in fields["layers"]:
         layer["attention"] |= {} if rotated else _UNROTATED
@@ -260,10 +260,6 @@ def granite_hybrid(c: Config, family: Family) -> Fields:
             layer["mlp"] = mlp_block(c, family, "shared_intermediate_size")
     mixer = _mamba2(c, width=c.count("mamba_expand", 2) * fields["hidden"])
     return _mixed(fields, mixer, _linear(c, len(fields["layers"]), lambda _: True))
-
-
-def _without_experts(family: Family) -> Family:
-    return Family(kinds=family.kinds, names=family.names)
 
 
 _SYMBOLS = {"mamba": "M", _LINEAR: "M", "attention": "*", _FULL: "*", "mlp": "-", "moe": "E"}

@@ -193,7 +193,10 @@ def gemma4(c: Config, family: Family) -> Fields:
         one = layer["attention"]
         if is_full:
             one |= {"head_dim": head_dim, "kv_heads": (kv_heads if tied else 0) or one["kv_heads"]}
-            one |= _of_layer(own, i)
+            # Fields of attention that a layer has of its own, as newer transformers write them.
+            names = {"head_dim": "head_dim", "num_key_value_heads": "kv_heads"}
+            found = _own_fields(own, i)
+            one |= {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
             one["rotary_dim"] = one["head_dim"] // 4
             one |= {"tied_values": True} if tied else {}
         one["v_norm"] = True
@@ -221,13 +224,6 @@ def _assistant(c: Config, hidden: int, outer: int) -> Fields:
     """
     centroids = c.count("num_centroids", 2048) if c.flag("use_ordered_embeddings") else 0
     return {"more_parameters": hidden * (3 * outer + centroids)}
-
-
-def _of_layer(own: object, layer: int) -> Fields:
-    """Fields of attention that a layer has of its own, as newer transformers write them."""
-    names = {"head_dim": "head_dim", "num_key_value_heads": "kv_heads"}
-    found = _own_fields(own, layer)
-    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
 
 
 def _own_fields(own: object, layer: int) -> Mapping[str, Any]:

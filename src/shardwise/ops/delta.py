@@ -11,14 +11,13 @@ from shardwise.ops.linear import linear
 from shardwise.ops.mixer_parts import (
     Core,
     CoreFlops,
+    Inner,
     convolution,
     core_operation,
     fp32_state,
     gated_norm,
-    out_projection,
-    projection,
 )
-from shardwise.ops.operation import FP32_BYTES, Operation, RankWork
+from shardwise.ops.operation import FP32_BYTES, RankWork
 
 DELTA_CHUNK = 64
 """Tokens of a chunk of the delta-rule kernels of flash-linear-attention, which is fixed."""
@@ -65,15 +64,7 @@ def delta_bytes(heads: int, key_dim: int, value_dim: int) -> float:
     return heads * (8.0 * (key_dim + value_dim) + 16.0 * key_dim * value_dim / DELTA_CHUNK)
 
 
-def gated_delta_operations(
-    model: Model,
-    mixer: GatedDelta,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def gated_delta_operations(_: Model, mixer: GatedDelta, work: RankWork) -> Inner:
     """Projection to q, k, v, z, beta and decay; convolution, scan, gated norm; projection back.
 
     Queries and keys are widened to the value heads before the kernel (Megatron-LM,
@@ -97,15 +88,7 @@ def gated_delta_operations(
         swapped_in=projected / work.tp,
         swapped_out=values / work.tp,
     )
-    return [
-        projection(
-            "mixer.in",
-            model,
-            work,
-            projected / work.tp,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
+    operations = [
         convolution("mixer.conv", work, mixer.conv_width, mixer.conv),
         core_operation(work, core),
         gated_norm(
@@ -115,19 +98,11 @@ def gated_delta_operations(
             parameters=mixer.value_dim,
             statistics=heads * FP32_BYTES,
         ),
-        out_projection("mixer.out", model, work, values, reduces=reduces, gated=True),
     ]
+    return Inner(inputs=projected / work.tp, operations=operations, outputs=values)
 
 
-def kimi_delta_operations(
-    model: Model,
-    mixer: KimiDelta,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def kimi_delta_operations(model: Model, mixer: KimiDelta, work: RankWork) -> Inner:
     """The gated delta rule with a decay for each channel, and gates of low rank D.
 
     The narrow projections of decay and output gate are replicated on all tensor-parallel ranks.
@@ -175,32 +150,18 @@ def kimi_delta_operations(
                 dropped_with=_ALL,
             ),
         ]
-    return [
-        projection(
-            "mixer.in",
-            model,
-            work,
-            ((3 + full) * width + heads) / work.tp,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
+    operations = [
         *gates,
         convolution("mixer.conv", work, mixer.conv_width, mixer.conv, neighbors=True),
         core_operation(work, core),
         gated_norm("mixer.gate", work, width, parameters=dim, statistics=heads * FP32_BYTES),
-        out_projection("mixer.out", model, work, width, reduces=reduces, gated=True),
     ]
+    return Inner(
+        inputs=((3 + full) * width + heads) / work.tp, operations=operations, outputs=width
+    )
 
 
-def lightning_operations(
-    model: Model,
-    mixer: Lightning,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def lightning_operations(_: Model, mixer: Lightning, work: RankWork) -> Inner:
     """Projection to q, k, v and a gate; scan over blocks, norm over all heads; projection back."""
     heads, dim = mixer.heads, mixer.head_dim
     width = mixer.width
@@ -216,16 +177,8 @@ def lightning_operations(
         saved_widths=3.0 * width,
         host_calls=_LIGHTNING_CALLS,
     )
-    return [
-        projection(
-            "mixer.in",
-            model,
-            work,
-            4 * width / work.tp,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
+    operations = [
         core_operation(work, core),
         gated_norm("mixer.gate", work, width, parameters=width / work.tp),
-        out_projection("mixer.out", model, work, width, reduces=reduces, gated=True),
     ]
+    return Inner(inputs=4 * width / work.tp, operations=operations, outputs=width)

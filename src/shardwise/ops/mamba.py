@@ -13,14 +13,13 @@ from shardwise.ops.linear import all_reduced, linear
 from shardwise.ops.mixer_parts import (
     Core,
     CoreFlops,
+    Inner,
     convolution,
     core_operation,
     fp32_state,
     gated_norm,
-    out_projection,
-    projection,
 )
-from shardwise.ops.operation import Operation, RankWork, zeros
+from shardwise.ops.operation import RankWork, zeros
 
 _CALLS = 5.0
 """Functions of mamba_ssm's `mamba_split_conv1d_scan_combined` around its kernels: about 12 launches
@@ -53,15 +52,7 @@ def mamba1_flops(mixer: Mamba1) -> CoreFlops:
     return CoreFlops(state=flops, chunk=0.0, backward_state=2.5 * flops, backward_chunk=0.0)
 
 
-def mamba2_operations(
-    model: Model,
-    mixer: Mamba2,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def mamba2_operations(_: Model, mixer: Mamba2, work: RankWork) -> Inner:
     """Projection to z, x, B, C and dt; convolution, scan, gated norm; projection back.
 
     Saved are the output of the first projection and that of the scan: convolution, states and C B^T
@@ -88,16 +79,7 @@ def mamba2_operations(
         swapped_in=(2 * d + 2 * groups * shared + mixer.heads) / work.tp,
         swapped_out=d / work.tp,
     )
-    return [
-        projection(
-            "mamba.in",
-            model,
-            work,
-            widths / work.tp,
-            bias=mixer.bias,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
+    operations = [
         convolution(
             "mamba.conv",
             work,
@@ -115,19 +97,11 @@ def mamba2_operations(
             normed=mixer.gated_norm,
             saves_gate=False,
         ),
-        out_projection("mamba.out", model, work, d, bias=mixer.bias, reduces=reduces),
     ]
+    return Inner(inputs=widths / work.tp, operations=operations, outputs=d)
 
 
-def mamba1_operations(
-    model: Model,
-    mixer: Mamba1,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def mamba1_operations(_: Model, mixer: Mamba1, work: RankWork) -> Inner:
     """Projection to x and z; convolution; time step, B and C from x; scan; projection back.
 
     The products that make dt, B and C reduce over the split channels, so ranks add up their parts.
@@ -150,16 +124,7 @@ def mamba1_operations(
         host_calls=2.0,
     )
     shape = np.ones_like(work.tp)
-    return [
-        projection(
-            "mamba.in",
-            model,
-            work,
-            2 * d / work.tp,
-            bias=mixer.bias,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
+    operations = [
         convolution("mamba.conv", work, d, mixer.conv, bias=mixer.conv_bias, neighbors=True),
         linear(
             "mamba.select",
@@ -185,8 +150,8 @@ def mamba1_operations(
             dropped_with=_ALL,
         ),
         core_operation(work, core),
-        out_projection("mamba.out", model, work, d, bias=mixer.bias, reduces=reduces),
     ]
+    return Inner(inputs=2 * d / work.tp, operations=operations, outputs=d)
 
 
 def _replicated(work: RankWork, weights: float) -> Floats:

@@ -2,7 +2,17 @@
 
 from collections.abc import Callable
 
-from shardwise.config.mixer import GatedDelta, KimiDelta, Lightning, Mamba2, Mixer
+import numpy as np
+
+from shardwise.config.mixer import (
+    GatedDelta,
+    KimiDelta,
+    Lightning,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    ShortConv,
+)
 from shardwise.config.model import Model
 from shardwise.ops.delta import (
     delta_flops,
@@ -11,12 +21,14 @@ from shardwise.ops.delta import (
     lightning_flops,
     lightning_operations,
 )
+from shardwise.ops.linear import after_row_parallel, before_column_parallel, linear
 from shardwise.ops.mamba import mamba1_operations, mamba2_flops, mamba2_operations
-from shardwise.ops.mixer_parts import CoreFlops
-from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.mixer_parts import CoreFlops, Inner
+from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.short_conv import short_conv_operations
 
-_MIXERS: dict[str, Callable[..., list[Operation]]] = {
+_ALL = frozenset({"attention"})
+_MIXERS: dict[str, Callable[..., Inner]] = {
     "mamba2": mamba2_operations,
     "mamba1": mamba1_operations,
     "gated_delta": gated_delta_operations,
@@ -57,6 +69,11 @@ def mixer_operations(
 ) -> list[Operation]:
     """Operations of a mixer, from its first product to its last.
 
+    All column-parallel projections of the input are one product; the last one is row-parallel, from
+    the inner width back to the residual stream. Of linear attention the part `mixer_gate` rebuilds
+    its input (gdn_norm_out of Megatron-LM d98e8a6, ssm/gated_delta_net): the norm runs again, what
+    it reads stays.
+
     Parameters
     ----------
     norm_parts
@@ -64,5 +81,33 @@ def mixer_operations(
     gathers, reduces
         Whether it gathers its input and reduces its output; false: with attention next to it.
     """
-    build = _MIXERS[mixer.kind]
-    return build(model, mixer, work, norm_parts=norm_parts, gathers=gathers, reduces=reduces)
+    inner = _MIXERS[mixer.kind](model, mixer, work)
+    name = "mamba" if is_mamba(mixer) else "mixer"
+    bias = isinstance(mixer, (Mamba1, Mamba2, ShortConv)) and mixer.bias
+    gated = isinstance(mixer, (GatedDelta, KimiDelta, Lightning))
+    first = linear(
+        f"{name}.in",
+        work,
+        tokens=work.tokens,
+        inputs=model.hidden,
+        outputs=inner.inputs,
+        bias=inner.inputs if bias else 0.0,
+        saved_tokens=work.saved_tokens if gathers else zeros(work),
+        collectives=before_column_parallel(work, model.hidden) if gathers else (),
+        normed=bool(norm_parts) and gathers,
+        saved_elsewhere=not gathers,
+        reruns_with=_ALL | {"qkv"},
+        dropped_with=norm_parts,
+    )
+    last = linear(
+        f"{name}.out",
+        work,
+        tokens=work.tokens,
+        inputs=inner.outputs / work.tp,
+        outputs=np.full_like(work.tp, model.hidden),
+        bias=model.hidden if bias else 0.0,
+        collectives=after_row_parallel(work, model.hidden) if reduces else (),
+        reruns_with=_ALL | {"every_other", "attention_out"},
+        dropped_with=_ALL | ({"mixer_gate"} if gated else set()),
+    )
+    return [first, *inner.operations, last]

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.model import Model
-from shardwise.ops.linear import after_row_parallel, before_column_parallel, linear
 from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
@@ -76,74 +74,15 @@ class Core:
     swapped_out: Floats | None = None
 
 
-def projection(
-    name: str,
-    model: Model,
-    work: RankWork,
-    outputs: Floats,
-    *,
-    bias: bool = False,
-    gathers: bool,
-    norm_parts: frozenset[str],
-) -> Operation:
-    """All column-parallel projections of the input of a mixer in one product.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    """What a mixer has between its first product and its last."""
 
-    Parameters
-    ----------
-    outputs
-        Width of the result on this rank [element].
-    gathers
-        Whether it gathers and saves the input; false: attention next to it does.
-    norm_parts
-        Recompute parts that rebuild the input; none without a norm before it.
-    """
-    return linear(
-        name,
-        work,
-        tokens=work.tokens,
-        inputs=model.hidden,
-        outputs=outputs,
-        bias=outputs if bias else 0.0,
-        saved_tokens=work.saved_tokens if gathers else zeros(work),
-        collectives=before_column_parallel(work, model.hidden) if gathers else (),
-        normed=bool(norm_parts) and gathers,
-        saved_elsewhere=not gathers,
-        reruns_with=_ALL | {"qkv"},
-        dropped_with=norm_parts,
-    )
-
-
-def out_projection(
-    name: str,
-    model: Model,
-    work: RankWork,
-    width: int,
-    *,
-    bias: bool = False,
-    reduces: bool,
-    gated: bool = False,
-) -> Operation:
-    """Row-parallel projection from the inner width back to the residual stream.
-
-    Parameters
-    ----------
-    reduces
-        Whether its output is reduced; false: with that of attention next to it.
-    gated
-        Whether the part `mixer_gate` rebuilds its input (gdn_norm_out of Megatron-LM d98e8a6,
-        ssm/gated_delta_net): the norm runs again, what it reads stays.
-    """
-    return linear(
-        name,
-        work,
-        tokens=work.tokens,
-        inputs=width / work.tp,
-        outputs=np.full_like(work.tp, model.hidden),
-        bias=model.hidden if bias else 0.0,
-        collectives=after_row_parallel(work, model.hidden) if reduces else (),
-        reruns_with=_ALL | {"every_other", "attention_out"},
-        dropped_with=_ALL | ({"mixer_gate"} if gated else set()),
-    )
+    inputs: Floats
+    """Width of the result of the first product on this rank [element]."""
+    operations: list[Operation]
+    outputs: int
+    """Width of the input of the last product, over all heads [element]."""
 
 
 def convolution(

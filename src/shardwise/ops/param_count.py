@@ -232,7 +232,15 @@ def flops_per_token(
         dense += head
     dense_and_modules = dense + model.mtp * (counted.mtp_active + head)
     if expert_capacity is not None and expert_capacity < 1:
-        dense_and_modules -= (1 - expert_capacity) * _routed(model)
+        # Active parameters of routed experts, those of modules of multi-token prediction included.
+        work, share = _unsplit_token(), _module_share(model)
+        components = [*_components(model, work), (_module(model, work), model.mtp, share)]
+        dense_and_modules -= (1 - expert_capacity) * sum(
+            float(operation.parameters[0]) * count * share
+            for operations, count, share in components
+            for operation in operations
+            if operation.expert
+        )
     flops = 6.0 * dense_and_modules
     backward = 4.0
     if subset is not None and np.any(subset.frozen):
@@ -277,18 +285,6 @@ def _core(layer: Layer, seq_len: int) -> float:
         return flops + float(sparse_flops(attention, np.array([float(seq_len)]))[0])
     widths = attention.heads * (attention.head_dim + attention.value_dim)
     return flops + 2.0 * widths * _keys_of_a_token(attention, seq_len, seq_len, "causal")
-
-
-def _routed(model: Model) -> float:
-    """Active parameters of routed experts, those of modules of multi-token prediction included."""
-    work, share = _unsplit_token(), _module_share(model)
-    components = [*_components(model, work), (_module(model, work), model.mtp, share)]
-    return sum(
-        float(operation.parameters[0]) * count * share
-        for operations, count, share in components
-        for operation in operations
-        if operation.expert
-    )
 
 
 def _untrained(model: Model, subset: Subset) -> tuple[float, float]:

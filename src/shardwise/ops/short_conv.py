@@ -2,20 +2,12 @@
 
 from shardwise.config.mixer import ShortConv
 from shardwise.config.model import Model
-from shardwise.ops.mixer_parts import convolution, out_projection, projection
-from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.mixer_parts import Inner, convolution
+from shardwise.ops.operation import RankWork
 from shardwise.records import replace
 
 
-def short_conv_operations(
-    model: Model,
-    mixer: ShortConv,
-    work: RankWork,
-    *,
-    norm_parts: frozenset[str],
-    gathers: bool = True,
-    reduces: bool = True,
-) -> list[Operation]:
+def short_conv_operations(model: Model, mixer: ShortConv, work: RankWork) -> Inner:
     """Projection to B, C and x; both gates and the convolution in one kernel; projection back.
 
     Each way B, C and x are read and the gated result is written: 4 h elements forward, 8 backward.
@@ -26,16 +18,4 @@ def short_conv_operations(
         "mixer.conv", work, width, mixer.conv, bias=mixer.bias, gates=True, neighbors=True
     )
     middle = replace(middle, saved_bytes=4 * middle.saved_bytes)  # B, C, x and B * x
-    return [
-        projection(
-            "mixer.in",
-            model,
-            work,
-            3 * width / work.tp,
-            bias=mixer.bias,
-            gathers=gathers,
-            norm_parts=norm_parts,
-        ),
-        middle,
-        out_projection("mixer.out", model, work, width, bias=mixer.bias, reduces=reduces),
-    ]
+    return Inner(inputs=3 * width / work.tp, operations=[middle], outputs=width)

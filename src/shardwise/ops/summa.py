@@ -83,10 +83,20 @@ def in_panels(operation: Operation, work: RankWork, *, biases: Floats) -> Operat
     forward = next(kernel for kernel in operation.kernels if isinstance(kernel, Matmul))
     size = work.element_bytes * forward.batch
     inputs, weights = forward.m * forward.k * size, forward.k * forward.n * size
-    collectives = _panel_collectives(
-        work,
-        input_bytes=np.where(work.summa & (work.tp > 1), inputs, 0.0),
-        weight_bytes=np.where(work.tp2 > 1, weights, 0.0),
+    # Broadcasts and sums of a 2D product's panels.
+    input_bytes = np.where(work.summa & (work.tp > 1), inputs, 0.0)
+    weight_bytes = np.where(work.tp2 > 1, weights, 0.0)
+    send, add = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
+    collectives = tuple(
+        Collective(phase=phase, kind=kind, axis=axis, bytes=size, panels=work.panels)
+        for phase, kind, axis, size in (
+            (Phase.FORWARD, send, "tp", input_bytes),
+            (Phase.FORWARD, send, "tp2", weight_bytes),
+            (Phase.INPUT_GRAD, send, "tp2", weight_bytes),
+            (Phase.INPUT_GRAD, add, "tp", input_bytes),
+            (Phase.WEIGHT_GRAD, send, "tp", input_bytes),
+            (Phase.WEIGHT_GRAD, add, "tp2", weight_bytes),
+        )
     )
     in_flight = [np.where(work.tp > 1, inputs, 0.0), np.where(work.tp2 > 1, weights, 0.0)]
     own = forward.m * (forward.k / work.tp + forward.n) * size
@@ -101,24 +111,6 @@ def in_panels(operation: Operation, work: RankWork, *, biases: Floats) -> Operat
         collectives=(*operation.collectives, *collectives),
         parameters=(operation.parameters - biases) / work.tp2 + biases,
         working_bytes=np.where(work.summa, working, operation.working_bytes),
-    )
-
-
-def _panel_collectives(
-    work: RankWork, *, input_bytes: Floats, weight_bytes: Floats
-) -> tuple[Collective, ...]:
-    """Broadcasts and sums of a 2D product's panels."""
-    send, add = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
-    return tuple(
-        Collective(phase=phase, kind=kind, axis=axis, bytes=size, panels=work.panels)
-        for phase, kind, axis, size in (
-            (Phase.FORWARD, send, "tp", input_bytes),
-            (Phase.FORWARD, send, "tp2", weight_bytes),
-            (Phase.INPUT_GRAD, send, "tp2", weight_bytes),
-            (Phase.INPUT_GRAD, add, "tp", input_bytes),
-            (Phase.WEIGHT_GRAD, send, "tp", input_bytes),
-            (Phase.WEIGHT_GRAD, add, "tp2", weight_bytes),
-        )
     )
 
 

@@ -66,7 +66,10 @@ def _layer(
     h = float(model.hidden)
     flops = 0.0
     if isinstance(layer.mixer, Mamba2):
-        flops += _mamba(layer.mixer, h, rule)
+        mixer = layer.mixer
+        d = 2.0 * h if rule.twice_hidden else float(mixer.width)
+        into = 2.0 * d + 2.0 * mixer.groups * mixer.state + mixer.heads
+        flops += 2.0 * h * into + rule.scan * d * mixer.state + 2.0 * d * h
     elif isinstance(layer.mixer, GatedDelta):
         flops += _gated_delta(layer.mixer, h)
     elif layer.mixer is not None:
@@ -76,12 +79,6 @@ def _layer(
         flops += _attention(layer.attention, h, seq_len) if plain else core(layer)
     flops += sum(_feed_forward(block, h, rule) for block in (layer.mlp, layer.moe) if block)
     return flops
-
-
-def _mamba(mixer: Mamba2, h: float, rule: TrainerRule) -> float:
-    d = 2.0 * h if rule.twice_hidden else float(mixer.width)
-    into = 2.0 * d + 2.0 * mixer.groups * mixer.state + mixer.heads
-    return 2.0 * h * into + rule.scan * d * mixer.state + 2.0 * d * h
 
 
 def _gated_delta(mixer: GatedDelta, h: float) -> float:

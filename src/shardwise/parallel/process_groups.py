@@ -268,40 +268,37 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     around = int(table.schedule[0]) == Schedule.INTERLEAVED.code
     copied = model.tied_embeddings or model.mtp > 0
     shares = copied and axes["pp"].degree > 1 and not table.joins_ends[0]
-    return Peers(
-        model=model.name,
-        system=system.name,
-        strategy=resolved.to_dict(),
-        accelerators_per_node=per_node,
-        tiers=tuple(tier.name for tier in system.network),
-        network=_tiers_used(system, axes, int(table.gpus[0])),
-        axes=axes,
-        coordinates={axis: coordinates[axis] for axis in axes},
-        node=np.arange(pipelines.size) // per_node,
-        previous_rank=_neighbors(pipelines[:, ::-1], around=around),
-        next_rank=_neighbors(pipelines, around=around),
-        embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
-    )
-
-
-def _tiers_used(system: System, axes: Mapping[str, AxisGroups], ranks: int) -> tuple[TierUse, ...]:
-    """Domains of each tier that have ranks, and the axes that reach it and none beyond."""
+    # Domains of each tier that have ranks, and the axes that reach it and none beyond.
+    ranks = int(table.gpus[0])
     outermost = {
         axis: sum(extent < one.degree for extent in one.extents)
         for axis, one in axes.items()
         if one.degree > 1
     }
     sizes = [min(tier.domain or ranks, ranks) for tier in system.network]
-    return tuple(
-        TierUse(
-            name=tier.name,
-            domain=size,
-            domains=-(-ranks // size),
-            bandwidth=float(system.tier_bandwidth(place)),
-            links_per_node=tier.links_per_node,
-            carries=tuple(axis for axis, reach in outermost.items() if reach == place),
-        )
-        for place, (tier, size) in enumerate(zip(system.network, sizes, strict=True))
+    return Peers(
+        model=model.name,
+        system=system.name,
+        strategy=resolved.to_dict(),
+        accelerators_per_node=per_node,
+        tiers=tuple(tier.name for tier in system.network),
+        network=tuple(
+            TierUse(
+                name=tier.name,
+                domain=size,
+                domains=-(-ranks // size),
+                bandwidth=float(system.tier_bandwidth(place)),
+                links_per_node=tier.links_per_node,
+                carries=tuple(axis for axis, reach in outermost.items() if reach == place),
+            )
+            for place, (tier, size) in enumerate(zip(system.network, sizes, strict=True))
+        ),
+        axes=axes,
+        coordinates={axis: coordinates[axis] for axis in axes},
+        node=np.arange(pipelines.size) // per_node,
+        previous_rank=_neighbors(pipelines[:, ::-1], around=around),
+        next_rank=_neighbors(pipelines, around=around),
+        embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
     )
 
 

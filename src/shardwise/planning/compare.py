@@ -338,7 +338,19 @@ def compare(
     per: Literal["step", "million tokens"] = "step"
     if len({one.estimate.tokens_per_step for one in named}) > 1:
         per = "million tokens"
-    asked = _input_differences(named)
+    inputs = [_inputs(one.estimate) for one in named]
+    asked = tuple(
+        InputDifference(
+            field=name,
+            values=tuple(each.get(name) for each in inputs),
+            given=tuple(
+                name not in _FOLLOWING and name.split(".")[0] not in one.estimate.assumed
+                for one in named
+            ),
+            words=INPUTS[name.split(".")[0]].words,
+        )
+        for name in _changed(inputs)
+    )
     outcomes = tuple(_outcome(one, _scale(one.estimate, per)) for one in named)
     changes = tuple(_change(named[0], other, per) for other in named[1:])
     return Comparison(
@@ -447,22 +459,6 @@ def _changed(inputs: Sequence[Mapping[str, Any]]) -> list[str]:
     if "model" in found and "parameters" in found:
         found.remove("parameters")  # they follow from the model
     return found
-
-
-def _input_differences(loaded: Sequence[NamedEstimate]) -> tuple[InputDifference, ...]:
-    inputs = [_inputs(one.estimate) for one in loaded]
-    return tuple(
-        InputDifference(
-            field=name,
-            values=tuple(each.get(name) for each in inputs),
-            given=tuple(
-                name not in _FOLLOWING and name.split(".")[0] not in one.estimate.assumed
-                for one in loaded
-            ),
-            words=INPUTS[name.split(".")[0]].words,
-        )
-        for name in _changed(inputs)
-    )
 
 
 def _outcome(named: NamedEstimate, scale: float) -> Outcome:

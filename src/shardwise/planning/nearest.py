@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, islice, product
-from math import isnan, isqrt, log, prod
+from math import isnan, log, prod
 from typing import Any
 
 import numpy as np
 
 from shardwise.analysis import Result
 from shardwise.analysis.fit_probability import SURE, states_load
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, divisors
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -202,7 +202,7 @@ def with_possible_degrees(strategy: Strategy) -> Strategy:
     if gpus is None or (strategy.dp in (None, gpus / prod(own)) and gpus % prod(own) == 0):
         return strategy
     if gpus % prod(own):
-        tried = [[one] if one == 1 else sorted({one, *_divisors(gpus)}) for one in own]
+        tried = [[one] if one == 1 else sorted({one, *divisors(gpus)}) for one in own]
         fitting: list[tuple[int, ...]]
         fitting = [degrees for degrees in product(*tried) if gpus % prod(degrees) == 0]
 
@@ -249,7 +249,7 @@ class _Changes:
         names = [
             n
             for n in COLUMNS
-            if n not in {*FIXED, *without} and (n in offending or not _is_work(n))
+            if n not in {*FIXED, *without} and (n in offending or not COLUMNS[n].role.work)
         ]
         values = {name: changed_values(name, model, system, base) for name in names}
         return cls(
@@ -369,10 +369,6 @@ class _Changes:
         return NearestPlan(strategy=after, changes=tuple(changes), step_time_s=step_time_s)
 
 
-def _is_work(name: str) -> bool:
-    return COLUMNS[name].role.work
-
-
 def changed_values(name: str, model: Model, system: System, base: Strategy) -> tuple[Any, ...]:
     """Return what a field may change to: other values that the stack of the strategy lists.
 
@@ -424,21 +420,16 @@ def _numbers(name: str, model: Model, base: Strategy) -> tuple[int | float, ...]
     if COLUMNS[name].role.every:
         return COLUMNS[name].role.every
     if name in (*REPLICA_DEGREES, *EXPERT_DEGREES, "dp_shard"):
-        return _divisors(base.gpus or 1)
+        return divisors(base.gpus or 1)
     match name:
         case "micro_batch_size":
-            return _divisors(base.global_batch_size or 1)
+            return divisors(base.global_batch_size or 1)
         case "vpp":
-            return _divisors(model.depth)
+            return divisors(model.depth)
         case "recompute_layers":
             return tuple(range(1, model.depth + 1))
     default = FIELDS[name].default
     return () if default is None else (default,)
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    return tuple(sorted({*small, *(number // one for one in small)}))
 
 
 def blamed_fields(error: InputError) -> set[str]:

@@ -51,6 +51,18 @@ def _at(result: Any, path: str) -> float:
     return math.inf if result is None else float(result)
 
 
+_REFUSALS = {
+    "calculon": "Calculon refuses this run",
+    "amped": "AMPeD refuses this run",
+    "nersc": "It does not fit by NERSC's model",
+}
+
+
+def print_refusal(reference: str, message: object) -> None:
+    """Say why another model gives no figures."""
+    show(f"{_REFUSALS[reference]}: {message}")
+
+
 def print_pairs(
     predecessor: str,
     counterparts: Iterable[Counterpart],

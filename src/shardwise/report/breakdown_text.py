@@ -41,9 +41,17 @@ def breakdown_text(estimate: Estimate) -> str:
     line of its own. Intra is inside a domain of the innermost network tier, inter across such
     domains. Terms that other models have and this one does not are listed with the reason.
     """
+    time = estimate.time_s
+    labels = {
+        "forward": "Computation time forward pass",
+        "backward": "Computation time backward pass",
+        "recompute": "Computation time recompute",
+        "optimizer": "Computation time weight updates",
+    }
     lines = [
         *_headline(estimate),
-        *_computation(estimate),
+        *(_line(label, time[part], "s") for part, label in labels.items()),
+        _line("Total computation time", sum(time[part] for part in labels), "s"),
         *_communication(estimate),
         *_rest(estimate),
         *_training_run(estimate.whole_run),
@@ -70,20 +78,6 @@ def _headline(estimate: Estimate) -> list[str]:
         _line("Parallelism", degrees),
         _line("Global batch", f"{s['global_batch_size']}", "sequences"),
         _line("Sequence length", f"{s['seq_len']}", "tokens"),
-    ]
-
-
-def _computation(estimate: Estimate) -> list[str]:
-    time = estimate.time_s
-    labels = {
-        "forward": "Computation time forward pass",
-        "backward": "Computation time backward pass",
-        "recompute": "Computation time recompute",
-        "optimizer": "Computation time weight updates",
-    }
-    return [
-        *(_line(label, time[part], "s") for part, label in labels.items()),
-        _line("Total computation time", sum(time[part] for part in labels), "s"),
     ]
 
 

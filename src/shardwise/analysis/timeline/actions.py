@@ -230,14 +230,16 @@ def run(pipeline: Pipeline, passes: StagePasses) -> Actions:
     source = _sources(pipeline, kind, stage, micro_batch)
     far = (source >= 0) & (rank[source] != rank)
     following = np.arange(1, len(rank) + 1) % len(rank)
+    # Whether there is an action W for this stage and micro-batch.
+    later = np.zeros((pipeline.stages, pipeline.micro_batches), dtype=np.bool_)
+    later[stage[kind == WEIGHTS_CODE], micro_batch[kind == WEIGHTS_CODE]] = True
     return Actions(
         rank=rank,
         kind=kind,
         micro_batch=micro_batch,
         chunk=chunk,
         stage=stage,
-        has_weight_grads=(kind == BACKWARD_CODE)
-        & ~_has_later_weights(pipeline, kind, stage, micro_batch),
+        has_weight_grads=(kind == BACKWARD_CODE) & ~later[stage, micro_batch],
         paired=(kind == FORWARD_CODE)
         & (kind[following] == BACKWARD_CODE)
         & (rank[following] == rank)
@@ -333,10 +335,3 @@ def _sources(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> 
         [before, behind],
         made[BACKWARD_CODE, stage, micro_batch],
     )
-
-
-def _has_later_weights(pipeline: Pipeline, kind: Ints, stage: Ints, micro_batch: Ints) -> Bools:
-    """Whether there is an action W for this stage and micro-batch."""
-    later = np.zeros((pipeline.stages, pipeline.micro_batches), dtype=np.bool_)
-    later[stage[kind == WEIGHTS_CODE], micro_batch[kind == WEIGHTS_CODE]] = True
-    return later[stage, micro_batch]

@@ -59,12 +59,16 @@ def software_of(text: str) -> Software:
     if wheel := _WHEEL.search(text):
         libraries.setdefault("cuda", f"{wheel[1]}.{wheel[2]}")
     release = releases.get(named[0], "") if named else ""
+    # The most precise of the engines that are named.
+    precise = [
+        one for one in engines if not any(one.covers(other) for other in engines if other != one)
+    ]
     return Software(
         trainer=named[0] if named else "",
         others=tuple(named[1:]),
         release=release,
         date=_month(text, release),
-        engine=_one_engine(engines),
+        engine=next(iter(precise), None),
         libraries=libraries,
         options=options,
         text=text,
@@ -131,14 +135,6 @@ def lineage(name: str) -> list[str]:
     while (base := trainers()[found[-1]].based_on) and base not in found:
         found.append(base)
     return found
-
-
-def _one_engine(engines: list[Engine]) -> Engine | None:
-    """The most precise of the engines that are named."""
-    precise = [
-        one for one in engines if not any(one.covers(other) for other in engines if other != one)
-    ]
-    return next(iter(precise), None)
 
 
 def _month(text: str, release: str) -> str:

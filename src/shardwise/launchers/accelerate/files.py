@@ -452,23 +452,19 @@ def configuration(plan: LaunchPlan) -> dict[str, Any]:
             "dynamo_use_regional_compilation": by_block,
         }
     if kind == "FSDP":
-        config["fsdp_config"] = _fsdp(strategy)
+        reshards = options.RESHARDS[strategy.zero] and strategy.fsdp_reshard
+        config["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": reshards,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_offload_params": strategy.offload_weights,
+            "fsdp_activation_checkpointing": strategy.recompute == Recompute.FULL,
+            "fsdp_cpu_ram_efficient_loading": False,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
     if kind == "FSDP" or strategy.tp > 1:
         config["parallelism_config"] = _mesh(strategy)
     return config
-
-
-def _fsdp(strategy: Strategy) -> dict[str, Any]:
-    reshards = options.RESHARDS[strategy.zero] and strategy.fsdp_reshard
-    return {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": reshards,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_offload_params": strategy.offload_weights,
-        "fsdp_activation_checkpointing": strategy.recompute == Recompute.FULL,
-        "fsdp_cpu_ram_efficient_loading": False,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
 
 
 def _mesh(strategy: Strategy) -> dict[str, Any]:

@@ -93,7 +93,11 @@ def _more_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         yield fault("lora_targets", "embedding and head have no adapters here; leave them out")
     if strategy.vpp > 1 and model.depth % (strategy.pp * strategy.vpp):
         yield fault("vpp", f"needs pp x vpp that divides {model.depth} layers (layers_per_stage)")
-    if _mixed_types(strategy):
+    # Whether types of trained weights are neither those of the stack nor fp32.
+    usual = {name: Strategy.model_fields[name].default for name in _TYPES}
+    own = [str(strategy.in_effect(name)) for name in _TYPES]
+    stack = [str(strategy.model_copy(update=usual).in_effect(name)) for name in _TYPES]
+    if own != stack and (own[:3] != _WIDE or strategy.lora_rank is not None):
         problem = "weights, gradients and moments have one type, torch_dtype: set all or none"
         yield fault("weight_dtype", problem)
     if strategy.in_effect("cuda_graphs") != CudaGraphs.NONE:
@@ -104,14 +108,6 @@ def _more_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
 
 _TYPES = ("weight_dtype", "gradient_dtype", "moment_dtype", "master_dtype")
 _WIDE = ["fp32"] * 3
-
-
-def _mixed_types(strategy: Strategy) -> bool:
-    """Whether types of trained weights are neither those of the stack nor fp32."""
-    usual = {name: Strategy.model_fields[name].default for name in _TYPES}
-    own = [str(strategy.in_effect(name)) for name in _TYPES]
-    stack = [str(strategy.model_copy(update=usual).in_effect(name)) for name in _TYPES]
-    return own != stack and (own[:3] != _WIDE or strategy.lora_rank is not None)
 
 
 def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:

@@ -3,29 +3,10 @@
 from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch
 from shardwise.launchers.axolotl import options
+from shardwise.launchers.fine_tuning import methods
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.engines import Engine
 from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
-from shardwise.launchers.fine_tuning.methods import (
-    DEFAULT_TARGETS,
-    NO_ROLLOUT,
-    PREFERENCE_TASKS,
-    Method,
-    attention_of,
-    optimizer_of,
-    saved_modules,
-    targets_of,
-)
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    Sizes,
-    engine_of_trainer,
-    half_type,
-    launch_of_reading,
-    read_fp8,
-    read_model,
-    reading_of,
-    set_batching,
-)
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import Section
 from shardwise.launchers.trl.reader import DECIDED, common_fields
@@ -60,23 +41,25 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
-    reading = reading_of(text, STARTS)
+    reading = shared.reading_of(text, STARTS)
     top = reading.top
-    read_model(reading, "base_model")
+    shared.read_model(reading, "base_model")
     dtype = _type(top)
     sizes = _sizes(top)
-    engine = engine_of_trainer(reading, sizes, dtype, version=1)
+    engine = shared.engine_of_trainer(reading, sizes, dtype, version=1)
     method = _method(reading, dtype)
     method.pure |= method.rank is None and dtype != "fp32" and engine.kind == "ddp"
     reading.fields |= _attention(top) | _recompute(reading) | _loss(top, method.task)
-    reading.fields["optimizer"] = optimizer_of(top, "optimizer", "adamw_torch_fused")
+    reading.fields["optimizer"] = methods.optimizer_of(top, "optimizer", "adamw_torch_fused")
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top) | _degrees(top, engine)
-    read_fp8(reading)
+    shared.read_fp8(reading)
     _data(reading)
     reading.decided |= {**DECIDED, **_DECIDED}
     known = options.NEUTRAL, options.COSTLY
-    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known)
+    return shared.launch_of_reading(
+        reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known
+    )
 
 
 _DECIDED = {
@@ -94,23 +77,23 @@ def _type(top: Section) -> str:
         return "fp16"
     if top.data.get("fp16") == "auto":
         top.ignore("fp16")
-    return half_type(top, default="bf16") or "bf16"
+    return shared.half_type(top, default="bf16") or "bf16"
 
 
-def _sizes(top: Section) -> Sizes:
+def _sizes(top: Section) -> shared.Sizes:
     """Micro-batch and accumulation; `batch_size` is their product."""
     micro, steps, batch = top.count(MICRO) or 1, top.count(STEPS), top.count("batch_size")
     if steps is None and batch is not None:
         steps = max(batch // micro, 1)
         if batch % micro:
             top.wrong("batch_size", f"must be a multiple of {MICRO} {micro}")
-    return Sizes(micro_key=MICRO, steps_key=STEPS, micro=micro, steps=steps or 1)
+    return shared.Sizes(micro_key=MICRO, steps_key=STEPS, micro=micro, steps=steps or 1)
 
 
-def _method(reading: Reading, dtype: str) -> Method:
+def _method(reading: shared.Reading, dtype: str) -> methods.Method:
     """Task, adapters and types of frozen weights."""
     top = reading.top
-    method = Method(task=_task(reading), dtype=dtype, loaded=dtype)
+    method = methods.Method(task=_task(reading), dtype=dtype, loaded=dtype)
     adapter = top.value("adapter")
     bits = {key: top.flag(key, texts=True) for key in ("load_in_4bit", "load_in_8bit")}
     rank = top.count("lora_r")
@@ -120,8 +103,8 @@ def _method(reading: Reading, dtype: str) -> Method:
         top.ignore("lora_target_modules")
         modules: tuple[str, ...] = ("all-linear",)
     else:
-        modules = targets_of(top, "lora_target_modules", DEFAULT_TARGETS)
-    saved = saved_modules(top, "lora_modules_to_save")
+        modules = methods.targets_of(top, "lora_target_modules", methods.DEFAULT_TARGETS)
+    saved = methods.saved_modules(top, "lora_modules_to_save")
     if adapter in (None, "", "none"):
         if any(bits.values()):
             top.wrong(
@@ -144,7 +127,7 @@ def _method(reading: Reading, dtype: str) -> Method:
     return method
 
 
-def _task(reading: Reading) -> str:
+def _task(reading: shared.Reading) -> str:
     top = reading.top
     word = str(top.value("rl") or "").lower()
     reading.decided["task"] = ("rl",)
@@ -154,27 +137,27 @@ def _task(reading: Reading) -> str:
     if word in ("", "none"):
         return "pretrain" if "pretraining_dataset" in top else "sft"
     if word in _ROLLOUTS:
-        top.leave("rl", NO_ROLLOUT, Effect.COST)
+        top.leave("rl", methods.NO_ROLLOUT, Effect.COST)
         return "sft"
-    if word not in PREFERENCE_TASKS:
-        top.wrong("rl", f"allowed: {', '.join((*PREFERENCE_TASKS, *_ROLLOUTS))}")
+    if word not in methods.PREFERENCE_TASKS:
+        top.wrong("rl", f"allowed: {', '.join((*methods.PREFERENCE_TASKS, *_ROLLOUTS))}")
         return "sft"
-    if top.flag("precompute_ref_log_probs", texts=True) and PREFERENCE_TASKS[word] in (
+    if top.flag("precompute_ref_log_probs", texts=True) and methods.PREFERENCE_TASKS[word] in (
         "dpo",
         "kto",
     ):
         reading.fields["reference_model"] = "precomputed"
-    return PREFERENCE_TASKS[word]
+    return methods.PREFERENCE_TASKS[word]
 
 
 def _attention(top: Section) -> dict[str, object]:
     for key, word in _FLAGS.items():
         if top.flag(key, texts=True) and "attn_implementation" not in top:
             top.data = {**top.data, "attn_implementation": word}
-    return attention_of(top, "attn_implementation")
+    return methods.attention_of(top, "attn_implementation")
 
 
-def _recompute(reading: Reading) -> dict[str, object]:
+def _recompute(reading: shared.Reading) -> dict[str, object]:
     """Recompute of layers, with checkpoints on the device or on the host."""
     top = reading.top
     value = top.value("gradient_checkpointing")
@@ -226,12 +209,12 @@ def _degrees(top: Section, engine: Engine) -> dict[str, object]:
     return fields
 
 
-def _data(reading: Reading) -> None:
+def _data(reading: shared.Reading) -> None:
     """Packed and flat rows have one attention for each document."""
     top = reading.top
     top.ignore("pad_to_sequence_len", "pad_to_multiple_of", "max_packed_sequence_len")
     top.ignore("pretraining_sample_concatenation")
     if top.flag("sample_packing", texts=True):
-        set_batching(reading, "sample_packing")
+        shared.set_batching(reading, "sample_packing")
     elif top.flag("batch_flattening", texts=True) is True:
-        set_batching(reading, "batch_flattening", Batching.PADDING_FREE)
+        shared.set_batching(reading, "batch_flattening", Batching.PADDING_FREE)

@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.config.enums import (
-    AttentionKernel,
-    BaseWeights,
-    Batching,
-    CheckpointPlace,
-    CpExchange,
-    Dtype,
-    Loss,
-    Task,
-    TpExchange,
-)
+from shardwise.config import enums
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -23,34 +13,34 @@ from shardwise.launchers.fine_tuning import writer as shared
 from shardwise.launchers.launch import LaunchFile, LaunchPlan
 
 _PLUGIN = "axolotl.integrations."
-_LOSSES: dict[Loss, dict[str, Any]] = {
-    Loss.EAGER: {},
-    Loss.FUSED_LINEAR: {
+_LOSSES: dict[enums.Loss, dict[str, Any]] = {
+    enums.Loss.EAGER: {},
+    enums.Loss.FUSED_LINEAR: {
         "plugins": [f"{_PLUGIN}liger.LigerPlugin"],
         options.FUSED_LIGER: True,
     },
-    Loss.CUT: {"plugins": [f"{_PLUGIN}cut_cross_entropy.CutCrossEntropyPlugin"]},
-    Loss.CHUNKED: {options.CHUNKED: True},
+    enums.Loss.CUT: {"plugins": [f"{_PLUGIN}cut_cross_entropy.CutCrossEntropyPlugin"]},
+    enums.Loss.CHUNKED: {options.CHUNKED: True},
 }
-_BASES: dict[BaseWeights, dict[str, Any]] = {
-    BaseWeights.DTYPE: {"adapter": "lora"},
-    BaseWeights.INT8: {"adapter": "lora", "load_in_8bit": True},
-    BaseWeights.NF4: {"adapter": "qlora", "load_in_4bit": True},
+_BASES: dict[enums.BaseWeights, dict[str, Any]] = {
+    enums.BaseWeights.DTYPE: {"adapter": "lora"},
+    enums.BaseWeights.INT8: {"adapter": "lora", "load_in_8bit": True},
+    enums.BaseWeights.NF4: {"adapter": "qlora", "load_in_4bit": True},
 }
-_TASKS: dict[Task, dict[str, Any]] = {
-    Task.PRETRAIN: {"sample_packing": True},
-    Task.SFT: {"sample_packing": True},
-    Task.DPO: {"rl": "dpo"},
-    Task.ORPO: {"rl": "orpo"},
-    Task.KTO: {"rl": "kto"},
-    Task.RM: {"reward_model": True},
+_TASKS: dict[enums.Task, dict[str, Any]] = {
+    enums.Task.PRETRAIN: {"sample_packing": True},
+    enums.Task.SFT: {"sample_packing": True},
+    enums.Task.DPO: {"rl": "dpo"},
+    enums.Task.ORPO: {"rl": "orpo"},
+    enums.Task.KTO: {"rl": "kto"},
+    enums.Task.RM: {"reward_model": True},
 }
-_ROWS: dict[Batching, dict[str, Any]] = {
-    Batching.PADDED: {"sample_packing": False},
-    Batching.PADDING_FREE: {"sample_packing": False, "batch_flattening": True},
-    Batching.PACKED: {"sample_packing": True},
+_ROWS: dict[enums.Batching, dict[str, Any]] = {
+    enums.Batching.PADDED: {"sample_packing": False},
+    enums.Batching.PADDING_FREE: {"sample_packing": False, "batch_flattening": True},
+    enums.Batching.PACKED: {"sample_packing": True},
 }
-_KERNELS = {**shared.KERNELS, AttentionKernel.EFFICIENT: "xformers"}
+_KERNELS = {**shared.KERNELS, enums.AttentionKernel.EFFICIENT: "xformers"}
 
 
 def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
@@ -68,13 +58,13 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         batchings=_ROWS,
         on_host=True,
     )
-    if strategy.tp > 1 and strategy.tp_exchange != TpExchange.ALL_REDUCE:
+    if strategy.tp > 1 and strategy.tp_exchange != enums.TpExchange.ALL_REDUCE:
         yield fault("tp_exchange", "allowed: all_reduce")
-    if strategy.cp > 1 and strategy.cp_exchange != CpExchange.RING:
+    if strategy.cp > 1 and strategy.cp_exchange != enums.CpExchange.RING:
         yield fault("cp_exchange", "allowed: ring")
     if (strategy.tp > 1 or strategy.cp > 1) and not shared.is_sharded(strategy):
         yield fault("zero", "tensor and context parallelism are with FSDP; allowed: 2, 3")
-    half = strategy.dtype != Dtype.FP32
+    half = strategy.dtype != enums.Dtype.FP32
     if (
         strategy.lora_rank is None
         and half
@@ -100,7 +90,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
     """Return the options of a plan."""
     strategy = plan.strategy
     recompute: object = shared.recomputes(strategy)
-    if strategy.checkpoint_place == CheckpointPlace.HOST:
+    if strategy.checkpoint_place == enums.CheckpointPlace.HOST:
         recompute = "offload"
     settings: dict[str, Any] = {
         "base_model": plan.model.name,
@@ -116,8 +106,8 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         **shared.half_flags(strategy),
         **(_TASKS[strategy.task] | shared.rows_of(strategy, _ROWS)),
     }
-    if strategy.task in (Task.PRETRAIN, Task.SFT):
-        settings |= _LOSSES.get(Loss(strategy.in_effect("loss")), {})
+    if strategy.task in (enums.Task.PRETRAIN, enums.Task.SFT):
+        settings |= _LOSSES.get(enums.Loss(strategy.in_effect("loss")), {})
     if strategy.reference_model == "precomputed":
         settings["precompute_ref_log_probs"] = True
     if strategy.attention_kernel in _KERNELS:
@@ -133,7 +123,7 @@ def _adapters(strategy: Strategy) -> dict[str, Any]:
         return {}
     modules, saved = shared.modules_of(strategy)
     settings = {
-        **_BASES[BaseWeights(strategy.in_effect("base_weights"))],
+        **_BASES[enums.BaseWeights(strategy.in_effect("base_weights"))],
         "lora_r": strategy.lora_rank,
         "lora_alpha": 2 * strategy.lora_rank,
         "lora_target_modules": modules,

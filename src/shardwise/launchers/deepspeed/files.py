@@ -5,19 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from shardwise.config.enums import (
-    ZERO_OPTIMIZER,
-    ZERO_WEIGHTS,
-    CpuOptimizer,
-    Dtype,
-    GradientDtype,
-    MasterDtype,
-    MomentDtype,
-    Optimizer,
-    Recompute,
-    ReduceDtype,
-    TpOverlap,
-)
+from shardwise.config import enums
 from shardwise.config.files import parse_json
 from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
@@ -249,14 +237,14 @@ def _degrees(top: Section, zero: Section, model: Model | None) -> Fields:
 
 def _sharding(zero: Section, model: Model | None) -> Fields:
     stage = zero.count("stage", least=0) or 0
-    if stage > ZERO_WEIGHTS:
+    if stage > enums.ZERO_WEIGHTS:
         zero.wrong("stage", "allowed: 0, 1, 2, 3")
     overlap = zero.data.get("overlap_comm")
-    fields: Fields = {"zero": min(stage, ZERO_WEIGHTS)}
+    fields: Fields = {"zero": min(stage, enums.ZERO_WEIGHTS)}
     zero.ignore("overlap_comm")
     if overlap not in (None, AUTO):
         fields["dp_overlap"] = zero.flag("overlap_comm")
-    elif stage < ZERO_WEIGHTS:
+    elif stage < enums.ZERO_WEIGHTS:
         fields["dp_overlap"] = False
     for field, (name, old) in options.OFFLOADS.items():
         if _offloads(zero, name) | zero.flag(old):
@@ -265,12 +253,12 @@ def _sharding(zero: Section, model: Model | None) -> Fields:
     if fields.get("offload_optimizer") and on_host.data.get("device") == "nvme":
         fields["offload_nvme"] = True
     if on_host.flag("super_offload"):
-        fields["cpu_optimizer"] = CpuOptimizer.SUPEROFFLOAD
-    if fields.get("offload_weights") and stage < ZERO_WEIGHTS:
+        fields["cpu_optimizer"] = enums.CpuOptimizer.SUPEROFFLOAD
+    if fields.get("offload_weights") and stage < enums.ZERO_WEIGHTS:
         zero.wrong("offload_param", "is of ZeRO stage 3")
     if fields.get("offload_optimizer") and stage == 0:
         zero.wrong("offload_optimizer", "is of ZeRO stages 1 to 3")
-    return fields | (_gathered(zero, model) if stage == ZERO_WEIGHTS else _ungathered(zero))
+    return fields | (_gathered(zero, model) if stage == enums.ZERO_WEIGHTS else _ungathered(zero))
 
 
 _PREFETCH = "stage3_prefetch_bucket_size"
@@ -439,11 +427,11 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
             yield fault(field, "PipelineModule cuts stages by a method in Python, not by counts")
     if model.has_experts and strategy.expert_capacity is not None:
         yield fault("expert_capacity", "AutoEP drops no tokens")
-    named = "moment_dtype" if strategy.moment_dtype != MomentDtype.STACK else "optimizer"
+    named = "moment_dtype" if strategy.moment_dtype != enums.MomentDtype.STACK else "optimizer"
     if _half_moments(strategy):
-        if strategy.dtype != Dtype.BF16:
+        if strategy.dtype != enums.Dtype.BF16:
             yield fault(named, "bf16_optimizer_states needs dtype bf16")
-        if strategy.in_effect("master_dtype") != MasterDtype.BF16:
+        if strategy.in_effect("master_dtype") != enums.MasterDtype.BF16:
             yield fault(named, "bf16_optimizer_states needs bf16 masters: set master_dtype bf16")
 
 
@@ -469,25 +457,25 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": strategy.micro_batch_size,
         "gradient_accumulation_steps": _micro_batches(strategy),
     }
-    if strategy.dtype != Dtype.FP32:
+    if strategy.dtype != enums.Dtype.FP32:
         config[strategy.dtype.value] = {"enabled": True}
-    half = strategy.dtype != Dtype.FP32
+    half = strategy.dtype != enums.Dtype.FP32
     if half and strategy.in_effect("master_dtype") == strategy.dtype:
         config[strategy.dtype.value][f"{strategy.dtype}_master_weights_and_grads"] = True
     if _half_moments(strategy):
         config["bf16"]["bf16_optimizer_states"] = True
-    if strategy.in_effect("gradient_dtype") == GradientDtype.FP32:
+    if strategy.in_effect("gradient_dtype") == enums.GradientDtype.FP32:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
-    reduced = {ReduceDtype.FP32: "fp32", ReduceDtype.COMPUTE: strategy.dtype.value}
+    reduced = {enums.ReduceDtype.FP32: "fp32", enums.ReduceDtype.COMPUTE: strategy.dtype.value}
     if (word := strategy.in_effect("reduce_dtype")) in reduced:
-        config["communication_data_type"] = reduced[ReduceDtype(word)]
+        config["communication_data_type"] = reduced[enums.ReduceDtype(word)]
     config["zero_optimization"] = _zero(model, strategy)
     if strategy.optimizer in options.OPTIMIZERS:
         kind, params = options.OPTIMIZERS[strategy.optimizer]
         config["optimizer"] = {"type": kind, "params": dict(params)}
     if strategy.optimizer in options.OF_TORCH or strategy.optimizer not in options.OPTIMIZERS:
         config["zero_allow_untested_optimizer"] = True
-    if strategy.recompute == Recompute.FULL:
+    if strategy.recompute == enums.Recompute.FULL:
         config["activation_checkpointing"] = {"cpu_checkpointing": strategy.offload_activations}
     _add_degrees(config, model, strategy)
     return config
@@ -495,16 +483,16 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
 
 def _half_moments(strategy: Strategy) -> bool:
     """Whether moments have 16 bits."""
-    named = strategy.optimizer == Optimizer.ADAMW_BF16
-    return named or strategy.in_effect("moment_dtype") == MomentDtype.BF16
+    named = strategy.optimizer == enums.Optimizer.ADAMW_BF16
+    return named or strategy.in_effect("moment_dtype") == enums.MomentDtype.BF16
 
 
 def _stage(strategy: Strategy) -> int:
     """ZeRO stage; on one replica, where none has an effect, that which other options need."""
     if strategy.offload_weights:
-        return ZERO_WEIGHTS
+        return enums.ZERO_WEIGHTS
     states = strategy.offload_optimizer or _half_moments(strategy)
-    return max(strategy.zero, ZERO_OPTIMIZER if states else 0)
+    return max(strategy.zero, enums.ZERO_OPTIMIZER if states else 0)
 
 
 def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
@@ -519,9 +507,9 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
             zero[section] = {"device": "cpu", "pin_memory": True}
     if strategy.offload_nvme:
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local_nvme"}
-    if strategy.offload_optimizer and strategy.cpu_optimizer == CpuOptimizer.SUPEROFFLOAD:
+    if strategy.offload_optimizer and strategy.cpu_optimizer == enums.CpuOptimizer.SUPEROFFLOAD:
         zero["offload_optimizer"]["super_offload"] = True
-    if stage == ZERO_WEIGHTS:
+    if stage == enums.ZERO_WEIGHTS:
         through = lives_through_step(model)
         live = through if not strategy.fsdp_reshard else min(_MOST_LIVE, through // 2)
         if strategy.fsdp_prefetch != 1:
@@ -548,7 +536,7 @@ def _add_degrees(config: dict[str, Any], model: Model, strategy: Strategy) -> No
             section = section.setdefault(name, {})
         section[key] = value
     if strategy.tp > 1:
-        config["tensor_parallel"]["tp_overlap_comm"] = strategy.tp_overlap == TpOverlap.PIPE
+        config["tensor_parallel"]["tp_overlap_comm"] = strategy.tp_overlap == enums.TpOverlap.PIPE
     if strategy.cp > 1:
         config["data_parallel_size"] = strategy.dp
     if "expert_parallel" in config:
@@ -564,7 +552,7 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
     gpus = counted(strategy.gpus or 1, "GPU")
     yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {gpus}"
     yield "learning rate and its schedule: optimizer.params, scheduler"
-    if strategy.recompute == Recompute.FULL:
+    if strategy.recompute == enums.Recompute.FULL:
         yield "recompute full: model.gradient_checkpointing_enable(), which calls"
         yield "  deepspeed.checkpointing; with PipelineModule(activation_checkpoint_interval=1)"
     if strategy.tp > 1:
@@ -587,9 +575,9 @@ def _trainer_arguments(strategy: Strategy) -> Iterator[str]:
     yield '--deepspeed "$CONFIG"'
     yield f"--per_device_train_batch_size {strategy.micro_batch_size}"
     yield f"--gradient_accumulation_steps {_micro_batches(strategy)}"
-    if strategy.dtype != Dtype.FP32:
+    if strategy.dtype != enums.Dtype.FP32:
         yield f"--{strategy.dtype} true"
-    if strategy.recompute == Recompute.FULL:
+    if strategy.recompute == enums.Recompute.FULL:
         yield "--gradient_checkpointing true"
     yield from loss_arguments(strategy)
     if strategy.optimizer in _TRAINER_OPTIMIZERS:

@@ -111,7 +111,11 @@ def launch_diff(source: str, text: str, changes: Sequence[OptionChange]) -> str:
 
 def _edit(lines: list[str], change: OptionChange) -> bool:
     """Set an option in some lines; whether it was found exactly once, with the old value."""
-    hits = _hits(lines, change.name)
+    # Lines that set an option, with its value.
+    value = r"(?:\s*[:=]\s*|\s+)(?P<value>[^\s,\\)]+)"
+    place = re.compile(rf"(?<![\w.-]){re.escape(change.name)}{value}")
+    found = ((number, place.search(_code(line))) for number, line in enumerate(lines))
+    hits = [(number, match) for number, match in found if match]
     if change.old is None or len(hits) != 1:
         return False
     number, match = hits[0]
@@ -135,14 +139,6 @@ def _remove(lines: list[str], change: OptionChange) -> bool:
         return False
     del lines[hits[0]]
     return True
-
-
-def _hits(lines: Sequence[str], name: str) -> list[tuple[int, re.Match[str]]]:
-    """Lines that set an option, with its value."""
-    value = r"(?:\s*[:=]\s*|\s+)(?P<value>[^\s,\\)]+)"
-    place = re.compile(rf"(?<![\w.-]){re.escape(name)}{value}")
-    found = ((number, place.search(_code(line))) for number, line in enumerate(lines))
-    return [(number, match) for number, match in found if match]
 
 
 def _assign(lines: list[str], variable: str, change: OptionChange) -> bool:

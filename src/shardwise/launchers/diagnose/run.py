@@ -121,7 +121,23 @@ def diagnose(
         samples_per_step=float(case.own.global_batch_size or 1),
         gpus=int(case.own.gpus or 1),
     )
-    measured = _measured_run(logged, steps, predicted, case.own)
+    median, kind = steps.median_s, next((k for k in MemoryKind if k in logged.memory), None)
+    rate = predicted.tokens_per_step / median
+    measured = MeasuredRun(
+        format=logged.format,
+        steps=steps.logged,
+        warm_up=steps.warm_up,
+        slow_steps=int(steps.slow.sum()),
+        step_time_s=median,
+        spread=steps.spread,
+        fast_s=steps.fast_s,
+        mean_s=float(steps.times_s.mean()),
+        tokens_per_s=rate,
+        tokens_per_s_per_gpu=rate / int(case.own.gpus or 1),
+        tflops_per_gpu=steps.tflops_per_gpu,
+        memory_bytes=None if kind is None else logged.memory[kind],
+        memory_kind=kind or "",
+    )
     expected = _predicted_run(predicted, case.own, measured)
     compared = None if trace is None else case.compared(trace, expected, measured.step_time_s)
     findings, traced = _findings(case, steps, measured, expected, compared)
@@ -242,28 +258,6 @@ def _contradictions(launch: Launch, log: RunLog, own: Strategy) -> Iterator[Faul
         if logged is not None and logged != value:
             problem = f"{launch.source} has {value}: the log is of another run"
             yield Fault.of(name, logged, problem, source=log.source)
-
-
-def _measured_run(
-    log: RunLog, steps: MeasuredSteps, predicted: Estimate, own: Strategy
-) -> MeasuredRun:
-    median, kind = steps.median_s, next((k for k in MemoryKind if k in log.memory), None)
-    rate = predicted.tokens_per_step / median
-    return MeasuredRun(
-        format=log.format,
-        steps=steps.logged,
-        warm_up=steps.warm_up,
-        slow_steps=int(steps.slow.sum()),
-        step_time_s=median,
-        spread=steps.spread,
-        fast_s=steps.fast_s,
-        mean_s=float(steps.times_s.mean()),
-        tokens_per_s=rate,
-        tokens_per_s_per_gpu=rate / int(own.gpus or 1),
-        tflops_per_gpu=steps.tflops_per_gpu,
-        memory_bytes=None if kind is None else log.memory[kind],
-        memory_kind=kind or "",
-    )
 
 
 def _predicted_run(predicted: Estimate, own: Strategy, measured: MeasuredRun) -> PredictedRun:

@@ -150,7 +150,8 @@ def read_job(text: LaunchText, starts: Sequence[tuple[str, ...]], found: Found) 
         problem = f"the first of {len(commands)} training commands is read"
         found.leave("command", shown(" ".join(words[: end + 1])), problem)
     job = Job(source=text.source, settings={}, folder=text.folder)
-    job.environment = _environment(script)
+    names = {name: words[0] for name, words in script.variables.items() if len(words) == 1}
+    job.environment = names | dict(script.exported)
     job.program, job.verb = words[begin].rpartition("/")[2], shown(words[end - 1])
     _read_options(job, words[end:])
     job.launcher = _accelerate_options(words[:begin], job)
@@ -169,11 +170,6 @@ def _start(words: Sequence[str], starts: Sequence[tuple[str, ...]]) -> tuple[int
             if all(map(fnmatchcase, some, pattern)):
                 return at, at + len(pattern)
     return None
-
-
-def _environment(script: Script) -> dict[str, str]:
-    names = {name: words[0] for name, words in script.variables.items() if len(words) == 1}
-    return names | dict(script.exported)
 
 
 def _read_options(job: Job, words: Sequence[str]) -> None:

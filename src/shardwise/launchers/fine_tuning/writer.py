@@ -3,24 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.config.enums import (
-    Adapter,
-    AttentionKernel,
-    BaseWeights,
-    Batching,
-    CheckpointPlace,
-    Compile,
-    Dtype,
-    GradSync,
-    LoraTarget,
-    Loss,
-    Optimizer,
-    Quantization,
-    Recompute,
-    Reference,
-    Task,
-    WeightDtype,
-)
+from shardwise.config import enums
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -58,21 +41,21 @@ IGNORES: Mapping[str, str] = {
     **dict.fromkeys(("tp_exchange", "cp_exchange", "stage_layers"), _NO_DEGREE),
     **dict.fromkeys(("embedding_as_layer", "loss_as_layer"), _NO_DEGREE),
 }
-OPTIMIZERS: Mapping[Optimizer, str] = {
-    Optimizer.ADAMW: "adamw_torch_fused",
-    Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",
-    Optimizer.ADAFACTOR: "adafactor",
-    Optimizer.SGD: "sgd",
-    Optimizer.SGD_MOMENTUM: "sgd",
+OPTIMIZERS: Mapping[enums.Optimizer, str] = {
+    enums.Optimizer.ADAMW: "adamw_torch_fused",
+    enums.Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",
+    enums.Optimizer.ADAFACTOR: "adafactor",
+    enums.Optimizer.SGD: "sgd",
+    enums.Optimizer.SGD_MOMENTUM: "sgd",
 }
-KERNELS: Mapping[AttentionKernel, str] = {
-    AttentionKernel.FLASH2: "flash_attention_2",
-    AttentionKernel.FLASH3: "flash_attention_3",
-    AttentionKernel.UNFUSED: "eager",
-    AttentionKernel.TRITON: "flex_attention",
+KERNELS: Mapping[enums.AttentionKernel, str] = {
+    enums.AttentionKernel.FLASH2: "flash_attention_2",
+    enums.AttentionKernel.FLASH3: "flash_attention_3",
+    enums.AttentionKernel.UNFUSED: "eager",
+    enums.AttentionKernel.TRITON: "flex_attention",
 }
 """`attn_implementation` of transformers."""
-_USUAL = (Reference.USUAL, Reference.PRECOMPUTED)
+_USUAL = (enums.Reference.USUAL, enums.Reference.PRECOMPUTED)
 
 
 def is_sharded(strategy: Strategy) -> bool:
@@ -82,8 +65,8 @@ def is_sharded(strategy: Strategy) -> bool:
 
 def is_pure(strategy: Strategy) -> bool:
     """Whether trained weights have the type of products."""
-    half = strategy.dtype != Dtype.FP32
-    return half and strategy.in_effect("weight_dtype") == WeightDtype.COMPUTE
+    half = strategy.dtype != enums.Dtype.FP32
+    return half and strategy.in_effect("weight_dtype") == enums.WeightDtype.COMPUTE
 
 
 def steps_of(strategy: Strategy) -> int:
@@ -94,7 +77,7 @@ def steps_of(strategy: Strategy) -> int:
 
 def optimizer_name(strategy: Strategy) -> str:
     """Return the name of the optimizer; that of bitsandbytes does not run on shards of FSDP2."""
-    if is_sharded(strategy) and strategy.optimizer == Optimizer.ADAMW_8BIT:
+    if is_sharded(strategy) and strategy.optimizer == enums.Optimizer.ADAMW_8BIT:
         return "adamw_torch_8bit"
     return OPTIMIZERS[strategy.optimizer]
 
@@ -102,7 +85,7 @@ def optimizer_name(strategy: Strategy) -> str:
 def modules_of(strategy: Strategy) -> tuple[list[str], list[str]]:
     """Return modules with adapters, and those that are trained in full next to them."""
     targets = strategy.lora_targets or ()
-    saved = {LoraTarget.EMBEDDING: "embed_tokens", LoraTarget.HEAD: "lm_head"}
+    saved = {enums.LoraTarget.EMBEDDING: "embed_tokens", enums.LoraTarget.HEAD: "lm_head"}
     own = [str(one) for one in targets if one not in saved]
     return own, [saved[one] for one in targets if one in saved]
 
@@ -110,28 +93,32 @@ def modules_of(strategy: Strategy) -> tuple[list[str], list[str]]:
 def half_flags(strategy: Strategy) -> dict[str, Any]:
     """Return `bf16` and `fp16`."""
     return (
-        {"fp16": True} if strategy.dtype == Dtype.FP16 else {"bf16": strategy.dtype == Dtype.BF16}
+        {"fp16": True}
+        if strategy.dtype == enums.Dtype.FP16
+        else {"bf16": strategy.dtype == enums.Dtype.BF16}
     )
 
 
-def rows_of(strategy: Strategy, words: Mapping[Batching, dict[str, Any]]) -> dict[str, Any]:
+def rows_of(strategy: Strategy, words: Mapping[enums.Batching, dict[str, Any]]) -> dict[str, Any]:
     """Return options of packing, where the plan says how sequences make a micro-batch.
 
     Other plans have full rows, as `_TASKS` of a trainer sets them.
     """
-    if strategy.data_lengths is None and strategy.batching == Batching.PADDED:
+    if strategy.data_lengths is None and strategy.batching == enums.Batching.PADDED:
         return {}
-    return words[strategy.batching] if strategy.task in (Task.PRETRAIN, Task.SFT) else {}
+    return (
+        words[strategy.batching] if strategy.task in (enums.Task.PRETRAIN, enums.Task.SFT) else {}
+    )
 
 
 def trainer_settings(strategy: Strategy) -> dict[str, Any]:
     """Return options that have the same names in all trainers of this kind."""
     settings: dict[str, Any] = {}
-    if strategy.optimizer == Optimizer.SGD_MOMENTUM:
+    if strategy.optimizer == enums.Optimizer.SGD_MOMENTUM:
         settings["optim_args"] = "momentum=0.9"
-    if strategy.in_effect("compile") == Compile.WHOLE:
+    if strategy.in_effect("compile") == enums.Compile.WHOLE:
         settings["torch_compile"] = True
-    if strategy.in_effect("grad_sync") == GradSync.MICRO_BATCH:
+    if strategy.in_effect("grad_sync") == enums.GradSync.MICRO_BATCH:
         sync = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         settings["accelerator_config"] = sync
     return settings
@@ -157,11 +144,11 @@ def fsdp_config(strategy: Strategy, *, version: str, offload: str) -> dict[str, 
 def faults(
     strategy: Strategy,
     *,
-    losses: tuple[Loss, ...],
-    kernels: tuple[AttentionKernel, ...],
-    bases: tuple[BaseWeights, ...],
-    tasks: tuple[Task, ...],
-    batchings: Mapping[Batching, object],
+    losses: tuple[enums.Loss, ...],
+    kernels: tuple[enums.AttentionKernel, ...],
+    bases: tuple[enums.BaseWeights, ...],
+    tasks: tuple[enums.Task, ...],
+    batchings: Mapping[enums.Batching, object],
     on_host: bool,
 ) -> Iterator[Fault]:
     """Yield what a trainer has no option for.
@@ -173,15 +160,17 @@ def faults(
     on_host
         Whether checkpoints may wait on the host.
     """
-    text = strategy.task in (Task.PRETRAIN, Task.SFT)
+    text = strategy.task in (enums.Task.PRETRAIN, enums.Task.SFT)
     allowed: dict[str, tuple[object, ...]] = {
         "training": (True,),
         "task": tasks,
-        "batching": tuple(batchings) if text else (Batching.PADDED,),
+        "batching": tuple(batchings) if text else (enums.Batching.PADDED,),
         "reference_model": _USUAL,
-        "checkpoint_place": tuple(CheckpointPlace) if on_host else (CheckpointPlace.DEVICE,),
+        "checkpoint_place": tuple(enums.CheckpointPlace)
+        if on_host
+        else (enums.CheckpointPlace.DEVICE,),
         "optimizer": tuple(OPTIMIZERS),
-        "compile": (Compile.NONE, Compile.WHOLE),
+        "compile": (enums.Compile.NONE, enums.Compile.WHOLE),
         "attention_kernel": ("stack", *kernels),
         "loss": losses if text else ("stack",),
     }
@@ -205,19 +194,19 @@ def pure_fault(strategy: Strategy, problem: str) -> Fault:
 
 def fp8_fault(strategy: Strategy) -> Iterator[Fault]:
     """Yield the fault of products in fp8, where a trainer has no option for them."""
-    if strategy.quantization != Quantization.NONE:
+    if strategy.quantization != enums.Quantization.NONE:
         problem = "no option of the trainer sets it; allowed: none"
         yield Fault.of("quantization", strategy.quantization, problem, "strategy")
 
 
 def recomputes(strategy: Strategy) -> bool:
     """Whether layers are checkpoints."""
-    return strategy.recompute == Recompute.FULL
+    return strategy.recompute == enums.Recompute.FULL
 
 
 def is_dora(strategy: Strategy) -> bool:
     """Whether adapters are of DoRA."""
-    return strategy.adapter == Adapter.DORA
+    return strategy.adapter == enums.Adapter.DORA
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -100,20 +100,17 @@ def read_trace(path: str | Path, degrees: Mapping[str, int]) -> TracedSteps:
     if not collected.start:
         problem = "holds no kernels of an accelerator; record ProfilerActivity.CUDA"
         raise InputError(Fault(source=str(path), problem=problem))
+    # The name of the first device of a trace.
+    properties = about.get("deviceProperties")
+    first = properties[0] if isinstance(properties, list) and properties else None
+    name = first.get("name") if isinstance(first, dict) else None
     return collected.means(
         str(path),
         windows,
         rank=_whole(info.get("rank")),
         world=_whole(info.get("world_size")),
-        device=_device(about.get("deviceProperties")),
+        device=name if isinstance(name, str) else "",
     )
-
-
-def _device(properties: object) -> str:
-    """The name of the first device of a trace."""
-    first = properties[0] if isinstance(properties, list) and properties else None
-    name = first.get("name") if isinstance(first, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

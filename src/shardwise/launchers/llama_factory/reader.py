@@ -4,28 +4,10 @@ from collections.abc import Mapping
 
 from shardwise.config.launch import Effect, Launch
 from shardwise.errors import Fault, InputError
+from shardwise.launchers.fine_tuning import methods
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.engines import Engine
 from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, top_keys
-from shardwise.launchers.fine_tuning.methods import (
-    NO_ROLLOUT,
-    Method,
-    attention_of,
-    base_of,
-    optimizer_of,
-    saved_modules,
-    targets_of,
-)
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    engine_of_trainer,
-    half_type,
-    launch_of_reading,
-    read_fp8,
-    read_model,
-    reading_of,
-    set_batching,
-    sizes_of,
-)
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.llama_factory import options
 from shardwise.launchers.sections import Section
@@ -58,35 +40,37 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
-    reading = reading_of(text, STARTS)
+    reading = shared.reading_of(text, STARTS)
     top = reading.top
     _refuse_engines(reading)
-    read_model(reading, "model_name_or_path")
+    shared.read_model(reading, "model_name_or_path")
     pure = top.flag("pure_bf16", texts=True)
-    dtype = "bf16" if pure else half_type(top, default=None)
-    sizes = sizes_of(top, MICRO, _HF_BATCH, STEPS, 1)
+    dtype = "bf16" if pure else shared.half_type(top, default=None)
+    sizes = shared.sizes_of(top, MICRO, _HF_BATCH, STEPS, 1)
     # FSDP1 unless the options say more, as in transformers before 5.9; torchao gathers with FSDP2.
     version = 2 if top.data.get("fp8_enable_fsdp_float8_all_gather") else 1
-    engine = engine_of_trainer(reading, sizes, dtype, version=version)
+    engine = shared.engine_of_trainer(reading, sizes, dtype, version=version)
     method = _method(reading, dtype or _default_type(engine))
     method.pure = pure
     if pure:
         reading.decided |= dict.fromkeys(("weight_dtype", "master_dtype"), ("pure_bf16",))
-    reading.fields |= attention_of(top, "flash_attn") | _memory(top, method)
+    reading.fields |= methods.attention_of(top, "flash_attn") | _memory(top, method)
     if top.data.get("use_unsloth") and engine.kind == "ddp":
         engine.fields["stack"] = _UNSLOTH
     reading.fields["optimizer"] = _optimizer(top)
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top)
     _data(reading, method)
-    read_fp8(reading)
+    shared.read_fp8(reading)
     if method.task not in ("sft", "pretrain"):
         own = engine.fields["stack"]
         stack = dict(own) if isinstance(own, Mapping) else {"base": own}
         engine.fields["stack"] = stack | {"fp32_log_probabilities": True}
     reading.decided |= {**DECIDED} | {"recompute": ("disable_gradient_checkpointing",)}
     known = options.NEUTRAL, options.COSTLY
-    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known)
+    return shared.launch_of_reading(
+        reading, NAME, (method, engine, sizes), seq_key=LENGTH, known=known
+    )
 
 
 def _default_type(engine: Engine) -> str:
@@ -95,7 +79,7 @@ def _default_type(engine: Engine) -> str:
     return str(found) if found != "fp32" else "bf16"
 
 
-def _refuse_engines(reading: Reading) -> None:
+def _refuse_engines(reading: shared.Reading) -> None:
     """Refuse what runs another trainer inside."""
     top, environment = reading.top, reading.job.environment
     for key, variable in (("use_mca", "USE_MCA"), ("use_megatron_bridge", "USE_MEGATRON_BRIDGE")):
@@ -104,7 +88,7 @@ def _refuse_engines(reading: Reading) -> None:
             raise InputError(Fault.of(key, True, problem, reading.text.source))
 
 
-def _method(reading: Reading, dtype: str) -> Method:
+def _method(reading: shared.Reading, dtype: str) -> methods.Method:
     """Task, adapters and types of weights, which are loaded in the type of products."""
     top = reading.top
     stage = top.word("stage", _STAGES, "sft")
@@ -115,9 +99,9 @@ def _method(reading: Reading, dtype: str) -> Method:
     if stage == "dpo" and preference in _NO_REFERENCE:
         task = "orpo"
     if stage == "ppo":
-        top.leave("stage", NO_ROLLOUT, Effect.COST)
+        top.leave("stage", methods.NO_ROLLOUT, Effect.COST)
     reading.decided["task"] = ("stage",)
-    method = Method(task=task, dtype=dtype, loaded=dtype)
+    method = methods.Method(task=task, dtype=dtype, loaded=dtype)
     kind = top.word("finetuning_type", ("lora", "full", "freeze", "oft"), "lora")
     if kind in ("freeze", "oft"):
         top.wrong("finetuning_type", "is not modeled; allowed: full, lora")
@@ -125,8 +109,8 @@ def _method(reading: Reading, dtype: str) -> Method:
         top.value(key)
     top.ignore("oft_rank", "oft_block_size", "oft_target")
     rank, dora = top.count("lora_rank") or _RANK, top.flag("use_dora", texts=True)
-    modules = targets_of(top, "lora_target", ("all-linear",))
-    saved = saved_modules(top, "additional_target")
+    modules = methods.targets_of(top, "lora_target", ("all-linear",))
+    saved = methods.saved_modules(top, "additional_target")
     base = _base(top)
     if kind == "lora":
         method.rank, method.dora, method.targets = rank, dora, (*modules, *saved)
@@ -149,10 +133,10 @@ def _base(top: Section) -> str | None:
     if top.word("quantization_type", ("fp4", "nf4"), "nf4") == "fp4":
         top.leave("quantization_type", "is not modeled: predicted as nf4, which has as many bits")
     double = top.flag("double_quantization", default=True, texts=True)
-    return base_of(top, "quantization_bit", double=double)
+    return methods.base_of(top, "quantization_bit", double=double)
 
 
-def _memory(top: Section, method: Method) -> dict[str, object]:
+def _memory(top: Section, method: methods.Method) -> dict[str, object]:
     """Recompute, which is on unless it is switched off, and fused losses."""
     fields: dict[str, object] = {}
     top.value("gradient_checkpointing")
@@ -170,13 +154,13 @@ def _memory(top: Section, method: Method) -> dict[str, object]:
 
 
 def _optimizer(top: Section) -> str:
-    named = optimizer_of(top, "optim", "adamw_torch_fused")
+    named = methods.optimizer_of(top, "optim", "adamw_torch_fused")
     return "muon" if top.flag("use_muon", texts=True) else named
 
 
-def _data(reading: Reading, method: Method) -> None:
+def _data(reading: shared.Reading, method: methods.Method) -> None:
     """Packed rows are full; unless packing is neat, their documents attend to each other."""
     top = reading.top
     packed = top.flag("packing", default=method.task == "pretrain", texts=True)
     if top.flag("neat_packing", texts=True) and packed:
-        set_batching(reading, "neat_packing")
+        shared.set_batching(reading, "neat_packing")

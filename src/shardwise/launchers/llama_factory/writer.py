@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.config.enums import (
-    AttentionKernel,
-    BaseWeights,
-    Batching,
-    CheckpointPlace,
-    Dtype,
-    Loss,
-    Task,
-)
+from shardwise.config import enums
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -19,32 +11,32 @@ from shardwise.launchers.fine_tuning import writer as shared
 from shardwise.launchers.launch import LaunchFile, LaunchPlan
 from shardwise.launchers.llama_factory.reader import LENGTH, MICRO, STEPS
 
-_LOSSES: dict[Loss, dict[str, Any]] = {
-    Loss.EAGER: {},
-    Loss.FUSED_LINEAR: {"enable_liger_kernel": True},
+_LOSSES: dict[enums.Loss, dict[str, Any]] = {
+    enums.Loss.EAGER: {},
+    enums.Loss.FUSED_LINEAR: {"enable_liger_kernel": True},
 }
-_BASES: dict[BaseWeights, dict[str, Any]] = {
-    BaseWeights.DTYPE: {},
-    BaseWeights.INT8: {"quantization_bit": 8},
-    BaseWeights.NF4: {"quantization_bit": 4},
-    BaseWeights.NF4_SINGLE: {"quantization_bit": 4, "double_quantization": False},
+_BASES: dict[enums.BaseWeights, dict[str, Any]] = {
+    enums.BaseWeights.DTYPE: {},
+    enums.BaseWeights.INT8: {"quantization_bit": 8},
+    enums.BaseWeights.NF4: {"quantization_bit": 4},
+    enums.BaseWeights.NF4_SINGLE: {"quantization_bit": 4, "double_quantization": False},
 }
-_TASKS: dict[Task, dict[str, Any]] = {
-    Task.PRETRAIN: {"stage": "pt", "packing": True},
-    Task.SFT: {"stage": "sft", "packing": True},
-    Task.DPO: {"stage": "dpo", "pref_loss": "sigmoid"},
-    Task.ORPO: {"stage": "dpo", "pref_loss": "orpo"},
-    Task.KTO: {"stage": "kto"},
-    Task.RM: {"stage": "rm"},
+_TASKS: dict[enums.Task, dict[str, Any]] = {
+    enums.Task.PRETRAIN: {"stage": "pt", "packing": True},
+    enums.Task.SFT: {"stage": "sft", "packing": True},
+    enums.Task.DPO: {"stage": "dpo", "pref_loss": "sigmoid"},
+    enums.Task.ORPO: {"stage": "dpo", "pref_loss": "orpo"},
+    enums.Task.KTO: {"stage": "kto"},
+    enums.Task.RM: {"stage": "rm"},
 }
-_ROWS: dict[Batching, dict[str, Any]] = {
-    Batching.PADDED: {"packing": False},
-    Batching.PACKED: {"packing": True, "neat_packing": True},
+_ROWS: dict[enums.Batching, dict[str, Any]] = {
+    enums.Batching.PADDED: {"packing": False},
+    enums.Batching.PACKED: {"packing": True, "neat_packing": True},
 }
 _KERNELS = {
-    AttentionKernel.FLASH2: "fa2",
-    AttentionKernel.FLASH3: "fa3",
-    AttentionKernel.UNFUSED: "disabled",
+    enums.AttentionKernel.FLASH2: "fa2",
+    enums.AttentionKernel.FLASH3: "fa3",
+    enums.AttentionKernel.UNFUSED: "disabled",
 }
 
 
@@ -59,9 +51,9 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         batchings=_ROWS,
         on_host=True,
     )
-    if strategy.dtype == Dtype.FP32:
+    if strategy.dtype == enums.Dtype.FP32:
         yield Fault.of("dtype", strategy.dtype, "allowed: bf16, fp16", "strategy")
-    if shared.is_pure(strategy) and strategy.dtype != Dtype.BF16:
+    if shared.is_pure(strategy) and strategy.dtype != enums.Dtype.BF16:
         yield shared.pure_fault(strategy, "pure_bf16 is of bf16; allowed: stack, fp32")
     if strategy.reference_model == "precomputed":
         problem = "no option of the trainer sets it; allowed: usual"
@@ -96,10 +88,10 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         "disable_gradient_checkpointing": not shared.recomputes(strategy),
         **({"pure_bf16": True} if shared.is_pure(strategy) else shared.half_flags(strategy)),
     }
-    if strategy.checkpoint_place == CheckpointPlace.HOST:
+    if strategy.checkpoint_place == enums.CheckpointPlace.HOST:
         settings["use_unsloth_gc"] = True
-    if strategy.task in (Task.PRETRAIN, Task.SFT):
-        settings |= _LOSSES.get(Loss(strategy.in_effect("loss")), {})
+    if strategy.task in (enums.Task.PRETRAIN, enums.Task.SFT):
+        settings |= _LOSSES.get(enums.Loss(strategy.in_effect("loss")), {})
     if strategy.attention_kernel in _KERNELS:
         settings["flash_attn"] = _KERNELS[strategy.attention_kernel]
     if strategy.lora_rank is not None:
@@ -107,7 +99,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         settings |= {"lora_rank": strategy.lora_rank, "lora_target": ",".join(modules)}
         settings |= {"additional_target": ",".join(saved)} if saved else {}
         settings |= {"use_dora": True} if shared.is_dora(strategy) else {}
-        settings |= _BASES[BaseWeights(strategy.in_effect("base_weights"))]
+        settings |= _BASES[enums.BaseWeights(strategy.in_effect("base_weights"))]
     if strategy.quantization != "none":
         settings["fp8"] = True
     if shared.is_sharded(strategy):

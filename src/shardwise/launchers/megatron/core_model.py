@@ -7,15 +7,7 @@ Megatron-LM d98e8a64 of 2026-08-22), and of the GPT model around them.
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from shardwise.config.enums import (
-    Activation,
-    AttentionBias,
-    AttentionGate,
-    Norm,
-    NormPlacement,
-    Position,
-    QkNorm,
-)
+from shardwise.config import enums
 from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, uncommon_fields
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_hybrid import (
@@ -75,9 +67,9 @@ def _without_option(model: Model) -> Iterator[tuple[str, object, str]]:
             yield field, value, "GPT models have no option for it"
     if model.vocab == 0:
         yield "vocab", 0, "GPT models have an embedding and a head"
-    if model.norm == Norm.LAYERNORM and model.norm_bias is False:
+    if model.norm == enums.Norm.LAYERNORM and model.norm_bias is False:
         yield "norm_bias", False, "a LayerNorm has a bias"
-    if model.position not in (Position.LEARNED, Position.ROPE):
+    if model.position not in (enums.Position.LEARNED, enums.Position.ROPE):
         yield "position", model.position, "allowed: learned, rope"
 
 
@@ -91,7 +83,7 @@ def _layer_faults(layer: Layer, *, hybrid: bool) -> Iterator[tuple[str, object, 
         return
     if layer.parallel:
         yield "parallel", True, "no parallel layers"
-    if layer.norms != NormPlacement.PRE and not hybrid:
+    if layer.norms != enums.NormPlacement.PRE and not hybrid:
         yield "norms", layer.norms, "norms stand before blocks; allowed: pre"
     attention = layer.attention
     for field, value, problem in _attention_faults(attention) if attention else ():
@@ -116,13 +108,13 @@ def _attention_faults(attention: Attention) -> Iterator[tuple[str, object, str]]
         yield "chunk", attention.chunk, "no attention inside chunks"
     if not attention.causal:
         yield "causal", False, "GPT models are causal"
-    if attention.qk_norm == QkNorm.WIDTH:
+    if attention.qk_norm == enums.QkNorm.WIDTH:
         yield "qk_norm", attention.qk_norm, "norms of queries and keys are per head"
-    if attention.gate not in (AttentionGate.NONE, AttentionGate.FULL):
+    if attention.gate not in (enums.AttentionGate.NONE, enums.AttentionGate.FULL):
         yield "gate", attention.gate, "gates come from the query projection; allowed: none, full"
     if attention.latent is None and attention.value_dim != attention.head_dim:
         yield "v_head_dim", attention.v_head_dim, "with latent attention only"
-    if attention.latent is not None and attention.qk_norm != QkNorm.NONE:
+    if attention.latent is not None and attention.qk_norm != enums.QkNorm.NONE:
         yield "qk_norm", attention.qk_norm, "latent attention has norms of compressed widths only"
 
 
@@ -162,33 +154,33 @@ def _unlike(model: Model, *, hybrid: bool) -> Iterator[tuple[str, str]]:
 
 
 GATED_ACTIVATIONS = {
-    Activation.SWIGLU: "silu",
-    Activation.GEGLU: "gelu",
-    Activation.REGLU: "relu",
+    enums.Activation.SWIGLU: "silu",
+    enums.Activation.GEGLU: "gelu",
+    enums.Activation.REGLU: "relu",
 }
 PLAIN_ACTIVATIONS = {
-    Activation.GELU: "gelu",
-    Activation.RELU: "relu",
-    Activation.SILU: "silu",
-    Activation.RELU2: "squared_relu",
+    enums.Activation.GELU: "gelu",
+    enums.Activation.RELU: "relu",
+    enums.Activation.SILU: "silu",
+    enums.Activation.RELU2: "squared_relu",
 }
 # The sigmoid approximation of GELU, which gpt-oss has: x sigmoid(1.702 x), as silu by cost.
-_QUICK = {True: Activation.SWIGLU, False: Activation.GELU}
+_QUICK = {True: enums.Activation.SWIGLU, False: enums.Activation.GELU}
 BIASES = {
-    (AttentionBias.ALL, True): (True, False),
-    (AttentionBias.NONE, False): (False, False),
-    (AttentionBias.QKV, False): (False, True),
+    (enums.AttentionBias.ALL, True): (True, False),
+    (enums.AttentionBias.NONE, False): (False, False),
+    (enums.AttentionBias.QKV, False): (False, True),
 }
 """Biases of attention and of the MLP, as add_bias_linear and add_qkv_bias."""
-_NORMS = {Norm.RMSNORM: "RMSNorm", Norm.LAYERNORM: "LayerNorm"}
+_NORMS = {enums.Norm.RMSNORM: "RMSNorm", enums.Norm.LAYERNORM: "LayerNorm"}
 _POSITIONS = {
-    "learned_absolute": Position.LEARNED,
-    "rope": Position.ROPE,
-    "yarn": Position.ROPE,
-    "mrope": Position.ROPE,
-    "none": Position.ROPE,
-    "alibi": Position.ALIBI,  # of forks: Megatron-DeepSpeed
-    "rotary": Position.ROPE,
+    "learned_absolute": enums.Position.LEARNED,
+    "rope": enums.Position.ROPE,
+    "yarn": enums.Position.ROPE,
+    "mrope": enums.Position.ROPE,
+    "none": enums.Position.ROPE,
+    "alibi": enums.Position.ALIBI,  # of forks: Megatron-DeepSpeed
+    "rotary": enums.Position.ROPE,
 }
 _DROPOUT = 0.1
 """Of Megatron-LM; a model says only whether there is dropout."""
@@ -245,9 +237,9 @@ def _attention_fields(attention: Attention) -> dict[str, Value]:
             "multi_latent_attention": False,
             "num_query_groups": attention.kv_heads if grouped else None,
             "kv_channels": attention.head_dim,
-            "qk_layernorm": norm == QkNorm.HEAD,
-            "qk_l2_norm": norm == QkNorm.UNWEIGHTED,
-            "attention_output_gate": attention.gate == AttentionGate.FULL,
+            "qk_layernorm": norm == enums.QkNorm.HEAD,
+            "qk_l2_norm": norm == enums.QkNorm.UNWEIGHTED,
+            "attention_output_gate": attention.gate == enums.AttentionGate.FULL,
         }
     # The norms of the compressed widths, which latent attention has, are its qk_layernorm.
     return {
@@ -265,7 +257,7 @@ def _attention_fields(attention: Attention) -> dict[str, Value]:
 
 
 def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
-    if model.position == Position.LEARNED:
+    if model.position == enums.Position.LEARNED:
         rows = model.max_positions or model.seq_len
         return {"position_embedding_type": "learned_absolute", "max_position_embeddings": rows}
     skipped = tuple(int(layer.own_attention.rotary_dim == 0) for layer in layers)
@@ -343,6 +335,9 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
     if len(reading.faults) > before:
         return None
     attention = _read_attention(reading)
+    words = {core.lower(): own for own, core in _NORMS.items()}
+    words["layernorm1p"] = enums.Norm.LAYERNORM  # of NeMo: weights are stored less one
+    word = reading.word("normalization", tuple(words))
     fields: dict[str, object] = {
         "name": name,
         "description": "Imported from a launch file of Megatron-Core.",
@@ -350,7 +345,7 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
         "vocab": vocab,
         "seq_len": reading.positive("seq_length"),
         "mtp": reading.whole("mtp_num_layers") or 0,
-        "norm": _read_norm(reading),
+        "norm": words.get(word or "", enums.Norm.LAYERNORM),
         "embedding_norm": reading.flag("embed_layernorm"),
         "tied_embeddings": reading.flag("share_embeddings_and_output_weights"),
         "dropout": any(reading.number(f"{kind}_dropout") for kind in ("hidden", "attention")),
@@ -396,13 +391,6 @@ def _in_turns(
     return order
 
 
-def _read_norm(reading: CoreReading) -> str:
-    words = {core.lower(): own for own, core in _NORMS.items()}
-    words["layernorm1p"] = Norm.LAYERNORM  # of NeMo: weights are stored less one
-    word = reading.word("normalization", tuple(words))
-    return words.get(word or "", Norm.LAYERNORM)
-
-
 def _read_attention(reading: CoreReading) -> dict[str, object]:
     """Fields of attention that all layers share."""
     heads = reading.positive("num_attention_heads")
@@ -426,12 +414,12 @@ def _read_attention(reading: CoreReading) -> dict[str, object]:
         }
     if (width := reading.whole("kv_channels")) is None:
         width = max(1, hidden // heads)
-    norm = QkNorm.HEAD if reading.flag("qk_layernorm") else QkNorm.NONE
+    norm = enums.QkNorm.HEAD if reading.flag("qk_layernorm") else enums.QkNorm.NONE
     if reading.flag("qk_l2_norm"):
-        norm = QkNorm.UNWEIGHTED
+        norm = enums.QkNorm.UNWEIGHTED
     groups = reading.positive("num_query_groups", heads)
     if reading.flag("attention_output_gate"):
-        attention["gate"] = AttentionGate.FULL
+        attention["gate"] = enums.AttentionGate.FULL
     return attention | {"kv_heads": groups, "head_dim": width, "qk_norm": norm}
 
 
@@ -440,20 +428,20 @@ def _has_sinks(reading: CoreReading) -> bool:
     return reading.word("softmax_type", allowed) == "learnable"
 
 
-def _read_bias(reading: CoreReading) -> AttentionBias:
+def _read_bias(reading: CoreReading) -> enums.AttentionBias:
     if reading.flag("add_bias_linear"):
-        return AttentionBias.ALL
-    return AttentionBias.QKV if reading.flag("add_qkv_bias") else AttentionBias.NONE
+        return enums.AttentionBias.ALL
+    return enums.AttentionBias.QKV if reading.flag("add_qkv_bias") else enums.AttentionBias.NONE
 
 
-def _read_activation(reading: CoreReading) -> Activation:
+def _read_activation(reading: CoreReading) -> enums.Activation:
     """The activation; approximations of GELU count as what they cost."""
     gated = reading.flag("gated_linear_unit")
     words = {core: own for own, core in (GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS).items()}
     words["quick_gelu"] = _QUICK[gated]
     words["openai_gelu"] = words["gelu"]
     word = reading.word("activation_func", tuple(words))
-    return words.get(word or "gelu", Activation.GELU)
+    return words.get(word or "gelu", enums.Activation.GELU)
 
 
 def _read_position(reading: CoreReading) -> dict[str, object]:
@@ -461,9 +449,9 @@ def _read_position(reading: CoreReading) -> dict[str, object]:
     rows = reading.whole("max_position_embeddings")
     reading.value("rope_type")
     if reading.flag("multi_latent_attention"):
-        return {"position": Position.ROPE}
+        return {"position": enums.Position.ROPE}
     position = _POSITIONS[word]
-    if position == Position.LEARNED:
+    if position == enums.Position.LEARNED:
         return {"position": position, "max_positions": rows or reading.whole("seq_length")}
     return {"position": position}
 

@@ -3,17 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardwise.config.enums import (
-    AttentionKernel,
-    CudaGraphs,
-    Dispatcher,
-    Dtype,
-    GradientDtype,
-    GraphScope,
-    Loss,
-    Recompute,
-    RecomputePart,
-)
+from shardwise.config import enums
 from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -144,13 +134,13 @@ class CoreReading:
             self.overrides[name] = value
 
 
-_LOSSES = {Loss.VOCAB_PARALLEL_FUSED: "native", Loss.IN_PLACE: "te"}
+_LOSSES = {enums.Loss.VOCAB_PARALLEL_FUSED: "native", enums.Loss.IN_PLACE: "te"}
 """Implementations of the fused cross entropy."""
 _BACKENDS = {
-    AttentionKernel.BEST: "auto",
-    AttentionKernel.UNFUSED: "unfused",
-    AttentionKernel.FLASH2: "flash",
-    AttentionKernel.CUDNN: "fused",
+    enums.AttentionKernel.BEST: "auto",
+    enums.AttentionKernel.UNFUSED: "unfused",
+    enums.AttentionKernel.FLASH2: "flash",
+    enums.AttentionKernel.CUDNN: "fused",
 }
 """Words of attention_backend; `flash` is whichever FlashAttention is installed."""
 _STEP = "full_iteration"
@@ -161,15 +151,15 @@ _WHOLE_LAYERS = "full"
 def _backend(strategy: Strategy) -> str | None:
     """The attention backend of a plan; None: left to the default, which is auto."""
     kernel = strategy.attention_kernel
-    if kernel == AttentionKernel.STACK:
+    if kernel == enums.AttentionKernel.STACK:
         kernel = strategy.loaded_stack().attention_kernel
-        return None if kernel == AttentionKernel.BEST else _BACKENDS.get(kernel, "flash")
+        return None if kernel == enums.AttentionKernel.BEST else _BACKENDS.get(kernel, "flash")
     return _BACKENDS[kernel]
 
 
 def attention_faults(strategy: Strategy) -> Iterator[Fault]:
     """Yield an attention kernel that a strategy names and attention_backend does not."""
-    if (kernel := strategy.attention_kernel) not in (AttentionKernel.STACK, *_BACKENDS):
+    if (kernel := strategy.attention_kernel) not in (enums.AttentionKernel.STACK, *_BACKENDS):
         problem = (
             "Megatron-Core: attention_backend names families, and flash is read as flash2; allowed:"
             f" stack, {', '.join(_BACKENDS)}"
@@ -180,11 +170,11 @@ def attention_faults(strategy: Strategy) -> Iterator[Fault]:
 def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     """Fields of the software of a plan."""
     stack = strategy.loaded_stack()
-    loss = _LOSSES.get(stack.loss if strategy.loss == Loss.STACK else strategy.loss)
+    loss = _LOSSES.get(stack.loss if strategy.loss == enums.Loss.STACK else strategy.loss)
     torch_fsdp = strategy.zero > 1 and not strategy.fsdp_reshard
     fields: dict[str, Value] = {
         "attention_backend": _backend(strategy),
-        "grad_reduce_in_fp32": strategy.in_effect("gradient_dtype") == GradientDtype.FP32,
+        "grad_reduce_in_fp32": strategy.in_effect("gradient_dtype") == enums.GradientDtype.FP32,
         "gradient_accumulation_fusion": stack.fused_gradient_accumulation and not torch_fsdp,
         "make_vocab_size_divisible_by": stack.vocab_multiple,
         "cross_entropy_loss_fusion": loss is not None,
@@ -199,19 +189,21 @@ def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
 
 def _graph_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     graphs = captured_graphs(model, strategy)
-    if graphs == CudaGraphs.NONE:
+    if graphs == enums.CudaGraphs.NONE:
         return {"cuda_graph_impl": "none", "cuda_graph_modules": None}
-    if graphs == CudaGraphs.FULL:
+    if graphs == enums.CudaGraphs.FULL:
         return {"cuda_graph_impl": "full_iteration", "cuda_graph_modules": None}
     modules: list[str] = list(strategy.graph_scope or ("attn",))
     if strategy.graph_scope is None:
-        parts = strategy.recompute_parts if strategy.recompute == Recompute.SELECTIVE else ()
+        parts = strategy.recompute_parts if strategy.recompute == enums.Recompute.SELECTIVE else ()
         if not model.has_experts:
             modules.append("mlp")
-        elif RecomputePart.MOE not in parts:
+        elif enums.RecomputePart.MOE not in parts:
             modules.append("moe_router")
     padded = strategy.expert_capacity is not None
-    if "moe_router" in modules and not (padded and strategy.dispatcher == Dispatcher.ALL_TO_ALL):
+    if "moe_router" in modules and not (
+        padded and strategy.dispatcher == enums.Dispatcher.ALL_TO_ALL
+    ):
         modules.append("moe_preprocess")
     return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": tuple(modules)}
 
@@ -220,15 +212,17 @@ def read_stack(reading: CoreReading) -> None:
     """Read what `stack_fields` writes."""
     backend = reading.word("attention_backend", ("auto", "flash", "fused", "unfused", "local"))
     words = {word: kernel for kernel, word in _BACKENDS.items()} | {
-        "local": AttentionKernel.UNFUSED
+        "local": enums.AttentionKernel.UNFUSED
     }
-    kernel = words.get(backend or "auto", AttentionKernel.BEST)
+    kernel = words.get(backend or "auto", enums.AttentionKernel.BEST)
     named = reading.fields.get("attention_backend") is not None
     if named or kernel != reading.stack.attention_kernel:
         reading.set("attention_kernel", kernel)
     fp32 = reading.flag("grad_reduce_in_fp32")
-    if reading.strategy.get("dtype") != Dtype.FP32:
-        reading.override("gradient_dtype", GradientDtype.FP32 if fp32 else GradientDtype.COMPUTE)
+    if reading.strategy.get("dtype") != enums.Dtype.FP32:
+        reading.override(
+            "gradient_dtype", enums.GradientDtype.FP32 if fp32 else enums.GradientDtype.COMPUTE
+        )
     fused = reading.flag("gradient_accumulation_fusion")
     # torch FSDP2 has no fusion: what a stack would do is left as it is.
     if fused != reading.stack.fused_gradient_accumulation and not reading.flag("use_torch_fsdp2"):
@@ -252,9 +246,9 @@ def _read_loss(reading: CoreReading) -> None:
     kind = reading.word("cross_entropy_fusion_impl", ("native", "te", "linear")) or "native"
     if fused and kind == "linear":
         reading.note("cross_entropy_fusion_impl", "predicted as te")
-    loss = Loss.VOCAB_PARALLEL
+    loss = enums.Loss.VOCAB_PARALLEL
     if fused:
-        loss = Loss.VOCAB_PARALLEL_FUSED if kind == "native" else Loss.IN_PLACE
+        loss = enums.Loss.VOCAB_PARALLEL_FUSED if kind == "native" else enums.Loss.IN_PLACE
     if loss != reading.stack.loss:
         reading.set("loss", loss)
 
@@ -264,11 +258,11 @@ def _read_graphs(reading: CoreReading) -> None:
     kind = reading.word("cuda_graph_impl", kinds)
     modules = reading.words("cuda_graph_modules") or reading.words("cuda_graph_scope")
     option = "cuda_graph_modules" if reading.words("cuda_graph_modules") else "cuda_graph_scope"
-    graphs = CudaGraphs.NONE
+    graphs = enums.CudaGraphs.NONE
     if kind == "full_iteration" or (kind != "transformer_engine" and _STEP in modules):
-        graphs = CudaGraphs.FULL
+        graphs = enums.CudaGraphs.FULL
     elif kind not in (None, "none"):
-        graphs = CudaGraphs.PARTIAL
+        graphs = enums.CudaGraphs.PARTIAL
         _read_scope(reading, option, modules)
     elif set(modules) - {_WHOLE_LAYERS}:
         reading.note(option, "has no effect without cuda_graph_impl")
@@ -281,8 +275,8 @@ def _read_scope(reading: CoreReading, option: str, modules: tuple[str, ...]) -> 
     experts = reading.experts() is not None
     if not modules or _WHOLE_LAYERS in modules:
         modules = ("attn", "mlp", "moe") if experts else ("attn", "mlp")
-    scope = tuple(word for word in GraphScope if word in modules)
-    if set(modules) - {*GraphScope, "moe_preprocess", _WHOLE_LAYERS}:
+    scope = tuple(word for word in enums.GraphScope if word in modules)
+    if set(modules) - {*enums.GraphScope, "moe_preprocess", _WHOLE_LAYERS}:
         reading.note(option, "predicted without modules that shardwise has no word for")
     if "moe_preprocess" in modules and "moe_router" not in modules:
         reading.note(option, "moe_preprocess has no effect without moe_router")

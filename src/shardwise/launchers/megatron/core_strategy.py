@@ -6,25 +6,7 @@ OptimizerConfig (Megatron-LM d98e8a64 of 2026-08-22), and of the training loop a
 
 from collections.abc import Mapping
 
-from shardwise.config.enums import (
-    PLACEMENTS,
-    ZERO_GRADIENTS,
-    ZERO_OPTIMIZER,
-    ZERO_WEIGHTS,
-    CpExchange,
-    Dispatcher,
-    Dtype,
-    GradientDtype,
-    MasterDtype,
-    OffloadPart,
-    Optimizer,
-    Quantization,
-    Recompute,
-    RecomputePart,
-    Schedule,
-    TpExchange,
-    TpOverlap,
-)
+from shardwise.config import enums
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
@@ -38,55 +20,59 @@ SAME: Mapping[str, str] = {
     "seq_len": "seq_length",
 }
 """Fields of a strategy that are one number of Megatron-Core's configuration."""
-RECOMPUTE_MODULES: Mapping[RecomputePart, str] = {
-    RecomputePart.CORE_ATTENTION: "core_attn",
-    RecomputePart.ATTENTION_NORM: "layernorm",
-    RecomputePart.MLP_NORM: "layernorm",
-    RecomputePart.MLA_UP: "mla_up_proj",
-    RecomputePart.ACTIVATION: "moe_act",
-    RecomputePart.MLP: "mlp",
-    RecomputePart.MOE: "moe",
-    RecomputePart.SHARED_EXPERTS: "shared_experts",
-    RecomputePart.MIXER_GATE: "gdn_norm_out",
-    RecomputePart.STREAMS: "mhc",
+RECOMPUTE_MODULES: Mapping[enums.RecomputePart, str] = {
+    enums.RecomputePart.CORE_ATTENTION: "core_attn",
+    enums.RecomputePart.ATTENTION_NORM: "layernorm",
+    enums.RecomputePart.MLP_NORM: "layernorm",
+    enums.RecomputePart.MLA_UP: "mla_up_proj",
+    enums.RecomputePart.ACTIVATION: "moe_act",
+    enums.RecomputePart.MLP: "mlp",
+    enums.RecomputePart.MOE: "moe",
+    enums.RecomputePart.SHARED_EXPERTS: "shared_experts",
+    enums.RecomputePart.MIXER_GATE: "gdn_norm_out",
+    enums.RecomputePart.STREAMS: "mhc",
 }
-OFFLOAD_MODULES: Mapping[OffloadPart, str] = {
-    OffloadPart.ATTENTION_NORM: "attn_norm",
-    OffloadPart.QKV: "qkv_linear",
-    OffloadPart.CORE_ATTENTION: "core_attn",
-    OffloadPart.ATTENTION_OUT: "attn_proj",
-    OffloadPart.MLP_NORM: "mlp_norm",
-    OffloadPart.EXPERT_UP: "expert_fc1",
-    OffloadPart.ACTIVATION: "moe_act",
+OFFLOAD_MODULES: Mapping[enums.OffloadPart, str] = {
+    enums.OffloadPart.ATTENTION_NORM: "attn_norm",
+    enums.OffloadPart.QKV: "qkv_linear",
+    enums.OffloadPart.CORE_ATTENTION: "core_attn",
+    enums.OffloadPart.ATTENTION_OUT: "attn_proj",
+    enums.OffloadPart.MLP_NORM: "mlp_norm",
+    enums.OffloadPart.EXPERT_UP: "expert_fc1",
+    enums.OffloadPart.ACTIVATION: "moe_act",
 }
-FUSED_EXPERTS = (OffloadPart.EXPERT_UP, OffloadPart.ACTIVATION, OffloadPart.EXPERT_DOWN)
+FUSED_EXPERTS = (
+    enums.OffloadPart.EXPERT_UP,
+    enums.OffloadPart.ACTIVATION,
+    enums.OffloadPart.EXPERT_DOWN,
+)
 _FUSED_MODULE = "fused_group_mlp"
 CP_TYPES = {
-    CpExchange.RING: "p2p",
-    CpExchange.ALL_GATHER: "all_gather",
-    CpExchange.ALL_TO_ALL: "a2a",
+    enums.CpExchange.RING: "p2p",
+    enums.CpExchange.ALL_GATHER: "all_gather",
+    enums.CpExchange.ALL_TO_ALL: "a2a",
 }
 _DISPATCHERS = {
-    Dispatcher.ALL_TO_ALL: ("alltoall", None),
-    Dispatcher.ALL_GATHER: ("allgather", None),
-    Dispatcher.DEEPEP: ("flex", "deepep"),
-    Dispatcher.HYBRIDEP: ("flex", "hybridep"),
+    enums.Dispatcher.ALL_TO_ALL: ("alltoall", None),
+    enums.Dispatcher.ALL_GATHER: ("allgather", None),
+    enums.Dispatcher.DEEPEP: ("flex", "deepep"),
+    enums.Dispatcher.HYBRIDEP: ("flex", "hybridep"),
 }
 _FP8 = {
-    Quantization.FP8_TENSOR: ("hybrid", "tensorwise"),
-    Quantization.FP8_BLOCK: ("hybrid", "blockwise"),
-    Quantization.MXFP8: ("e4m3", "mxfp8"),
+    enums.Quantization.FP8_TENSOR: ("hybrid", "tensorwise"),
+    enums.Quantization.FP8_BLOCK: ("hybrid", "blockwise"),
+    enums.Quantization.MXFP8: ("e4m3", "mxfp8"),
 }
 _OPTIMIZERS = {
-    Optimizer.ADAMW: ("adam", "fp32"),
-    Optimizer.ADAMW_BF16: ("adam", "bf16"),
-    Optimizer.ADAMW_8BIT: ("adam", "fp8"),
-    Optimizer.MUON: ("muon", "fp32"),
-    Optimizer.SGD_MOMENTUM: ("sgd", "fp32"),
-    Optimizer.SGD: ("sgd", "fp32"),
+    enums.Optimizer.ADAMW: ("adam", "fp32"),
+    enums.Optimizer.ADAMW_BF16: ("adam", "bf16"),
+    enums.Optimizer.ADAMW_8BIT: ("adam", "fp8"),
+    enums.Optimizer.MUON: ("muon", "fp32"),
+    enums.Optimizer.SGD_MOMENTUM: ("sgd", "fp32"),
+    enums.Optimizer.SGD: ("sgd", "fp32"),
 }
 _MOMENTUM = 0.9
-_SHARDING = {ZERO_GRADIENTS: "optim_grads", ZERO_WEIGHTS: "optim_grads_params"}
+_SHARDING = {enums.ZERO_GRADIENTS: "optim_grads", enums.ZERO_WEIGHTS: "optim_grads_params"}
 _ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 
 
@@ -95,7 +81,7 @@ _ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 
 def parallel_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     """Degrees, batch, tensor- and context-parallel communication, and order of the ranks."""
-    split = strategy.tp > 1 and strategy.tp_exchange == TpExchange.RS_AG
+    split = strategy.tp > 1 and strategy.tp_exchange == enums.TpExchange.RS_AG
     fields: dict[str, Value] = {core: getattr(strategy, own) for own, core in SAME.items()}
     return fields | {
         "pipeline_model_parallel_size": strategy.pp,
@@ -104,7 +90,8 @@ def parallel_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
         "tp_comm_overlap": split and overlaps_tp(strategy),
         "cp_comm_type": CP_TYPES[strategy.cp_exchange] if strategy.cp > 1 else None,
         "overlap_p2p_comm": (
-            strategy.schedule == Schedule.INTERLEAVED and strategy.loaded_stack().pp_hidden > 0
+            strategy.schedule == enums.Schedule.INTERLEAVED
+            and strategy.loaded_stack().pp_hidden > 0
         ),
         "use_tp_pp_dp_mapping": order_of(strategy) == _ORDERS[True],
     }
@@ -112,8 +99,8 @@ def parallel_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
 
 def overlaps_tp(strategy: Strategy) -> bool:
     """Whether tensor-parallel communication is split into pieces, where it can be."""
-    if strategy.tp_overlap != TpOverlap.STACK:
-        return strategy.tp_overlap != TpOverlap.NONE
+    if strategy.tp_overlap != enums.TpOverlap.STACK:
+        return strategy.tp_overlap != enums.TpOverlap.NONE
     return strategy.loaded_stack().tp_hidden > 0
 
 
@@ -127,7 +114,7 @@ def order_of(strategy: Strategy) -> str | None:
     def split(order: str) -> list[str]:
         return [axis for axis in order.split("-") if degrees[axis] > 1]
 
-    known = [order for order in _ORDERS.values() if order in PLACEMENTS]
+    known = [order for order in _ORDERS.values() if order in enums.PLACEMENTS]
     return next((one for one in known if split(one) == split(strategy.placement)), None)
 
 
@@ -140,7 +127,7 @@ def read_parallel(reading: CoreReading, gpus: int | None) -> None:
     _read_expert_degrees(reading, tp)
     _read_batch(reading, gpus)
     split = reading.flag("sequence_parallel") and tp > 1
-    reading.set("tp_exchange", TpExchange.RS_AG if split else TpExchange.ALL_REDUCE)
+    reading.set("tp_exchange", enums.TpExchange.RS_AG if split else enums.TpExchange.ALL_REDUCE)
     if split and not reading.flag("tp_comm_overlap"):
         # Forward waits. Backward still gathers behind the GEMM of the input's gradient and scatters
         # behind that of the weights' (megatron/core/tensor_parallel/layers.py), as all-reduces do.
@@ -182,7 +169,9 @@ def _read_cp(reading: CoreReading, cp: int) -> None:
     kinds = reading.words("cp_comm_type")
     if cp == 1:
         return
-    known = {core: own for own, core in CP_TYPES.items()} | {"allgather": CpExchange.ALL_GATHER}
+    known = {core: own for own, core in CP_TYPES.items()} | {
+        "allgather": enums.CpExchange.ALL_GATHER
+    }
     kind = kinds[0] if kinds else "p2p"
     if len(set(kinds)) > 1:
         reading.note("cp_comm_type", f"one type for all layers; {kind} is used")
@@ -190,7 +179,7 @@ def _read_cp(reading: CoreReading, cp: int) -> None:
         reading.fault("cp_comm_type", kind, f"allowed: {', '.join(known)}, a2a+p2p")
     elif kind not in known:
         reading.note("cp_comm_type", "two levels are not modeled; predicted as a ring (p2p)")
-    reading.set("cp_exchange", known.get(kind, CpExchange.RING))
+    reading.set("cp_exchange", known.get(kind, enums.CpExchange.RING))
 
 
 # --- Sharding and optimizer -----------------------------------------------------------------------
@@ -199,19 +188,19 @@ def _read_cp(reading: CoreReading, cp: int) -> None:
 def sharding_fields(strategy: Strategy) -> dict[str, Value]:
     """ZeRO stage, hybrid sharding, gradients and overlap of data-parallel communication."""
     zero, stack = strategy.zero, strategy.loaded_stack()
-    torch_fsdp = zero == ZERO_WEIGHTS and not strategy.fsdp_reshard
+    torch_fsdp = zero == enums.ZERO_WEIGHTS and not strategy.fsdp_reshard
     shards = strategy.dp_shard if zero else None
     overlapped = strategy.dp_overlap
     return {
-        "use_distributed_optimizer": zero >= ZERO_OPTIMIZER and not torch_fsdp,
-        "use_megatron_fsdp": zero > ZERO_OPTIMIZER and not torch_fsdp,
+        "use_distributed_optimizer": zero >= enums.ZERO_OPTIMIZER and not torch_fsdp,
+        "use_megatron_fsdp": zero > enums.ZERO_OPTIMIZER and not torch_fsdp,
         "data_parallel_sharding_strategy": None if torch_fsdp else _SHARDING.get(zero),
         "use_torch_fsdp2": torch_fsdp,
         "torch_fsdp2_reshard_after_forward": not torch_fsdp,
         "num_distributed_optimizer_instances": (strategy.dp or 1) // shards if shards else 1,
         "overlap_grad_reduce": overlapped and not torch_fsdp,
         "overlap_param_gather": (
-            overlapped and zero >= ZERO_OPTIMIZER and not torch_fsdp and stack.gathers_behind
+            overlapped and zero >= enums.ZERO_OPTIMIZER and not torch_fsdp and stack.gathers_behind
         ),
     }
 
@@ -224,18 +213,18 @@ def read_sharding(reading: CoreReading, gpus: int | None) -> None:
     overlapped, behind = reading.flag("overlap_grad_reduce"), reading.flag("overlap_param_gather")
     reading.set("dp_overlap", overlapped or torch_fsdp)
     if torch_fsdp:
-        reading.set("zero", ZERO_WEIGHTS)
+        reading.set("zero", enums.ZERO_WEIGHTS)
         reading.set("fsdp_reshard", reading.flag("torch_fsdp2_reshard_after_forward"))
     elif fsdp:
-        known = {"no_shard": 0, "optim": ZERO_OPTIMIZER}
+        known = {"no_shard": 0, "optim": enums.ZERO_OPTIMIZER}
         known |= {core: zero for zero, core in _SHARDING.items()}
         word = reading.word("data_parallel_sharding_strategy", tuple(known))
-        reading.set("zero", known.get(word or "", ZERO_WEIGHTS))
+        reading.set("zero", known.get(word or "", enums.ZERO_WEIGHTS))
     elif (stage := reading.whole("zero_stage")) is not None:
-        reading.set("zero", min(stage, ZERO_WEIGHTS))
+        reading.set("zero", min(stage, enums.ZERO_WEIGHTS))
     else:
         reading.value("data_parallel_sharding_strategy")
-        reading.set("zero", ZERO_OPTIMIZER if distributed else 0)
+        reading.set("zero", enums.ZERO_OPTIMIZER if distributed else 0)
         if distributed and overlapped and not behind:
             reading.override("gathers_behind", False)
     _read_instances(reading, gpus)
@@ -264,9 +253,9 @@ def optimizer_fields(strategy: Strategy) -> dict[str, Value]:
     if moments == "fp32":
         moments = str(strategy.in_effect("moment_dtype"))
     on_host = strategy.offload_optimizer
-    half = strategy.in_effect("master_dtype") == MasterDtype.FP16
+    half = strategy.in_effect("master_dtype") == enums.MasterDtype.FP16
     aware = on_host or half or moments != "fp32"
-    narrow = strategy.in_effect("gradient_dtype") == GradientDtype.COMPUTE
+    narrow = strategy.in_effect("gradient_dtype") == enums.GradientDtype.COMPUTE
     fields: dict[str, Value] = {
         "optimizer": name,
         "use_precision_aware_optimizer": aware,
@@ -274,11 +263,13 @@ def optimizer_fields(strategy: Strategy) -> dict[str, Value]:
         "optimizer_offload_fraction": 1.0 if on_host else None,
         "exp_avg_dtype": moments if aware else None,
         "exp_avg_sq_dtype": moments if aware else None,
-        "main_grads_dtype": "bf16" if aware and narrow and strategy.dtype == Dtype.BF16 else None,
+        "main_grads_dtype": "bf16"
+        if aware and narrow and strategy.dtype == enums.Dtype.BF16
+        else None,
         "main_params_dtype": "fp16" if half else None,
     }
     if name == "sgd":
-        with_momentum = strategy.optimizer == Optimizer.SGD_MOMENTUM
+        with_momentum = strategy.optimizer == enums.Optimizer.SGD_MOMENTUM
         fields["sgd_momentum"] = _MOMENTUM if with_momentum else 0.0
     return fields
 
@@ -291,17 +282,17 @@ def read_optimizer(reading: CoreReading) -> None:
     moments = first if aware else "fp32"
     master, gradient = (_type(reading, one) for one in ("main_params_dtype", "main_grads_dtype"))
     if aware and master == "fp16":
-        reading.set("master_dtype", MasterDtype.FP16)
+        reading.set("master_dtype", enums.MasterDtype.FP16)
     if aware and gradient != "fp32" and reading.flag("grad_reduce_in_fp32"):
         reading.note("main_grads_dtype", "predicted in fp32, the type of grad_reduce_in_fp32")
     adam = {core: own for own, (kind, core) in _OPTIMIZERS.items() if kind == "adam"}
     if name == "sgd":
         momentum = reading.number("sgd_momentum")
-        own = Optimizer.SGD if momentum == 0 else Optimizer.SGD_MOMENTUM
+        own = enums.Optimizer.SGD if momentum == 0 else enums.Optimizer.SGD_MOMENTUM
     elif name in ("muon", "dist_muon"):
-        own = Optimizer.MUON
+        own = enums.Optimizer.MUON
     else:
-        own = adam.get(moments, Optimizer.ADAMW)
+        own = adam.get(moments, enums.Optimizer.ADAMW)
         if aware and second != moments:
             reading.note("exp_avg_sq_dtype", f"both moments are predicted in {moments}")
     reading.set("optimizer", own)
@@ -337,15 +328,15 @@ def precision_fields(strategy: Strategy) -> dict[str, Value]:
     """Types of weights, gradients and products."""
     recipe, only = strategy.quantization, strategy.quantized_weights
     stack = strategy.loaded_stack()
-    fp4 = recipe == Quantization.NVFP4
+    fp4 = recipe == enums.Quantization.NVFP4
     kind, name = _FP8.get(recipe, (None, None))
     fields: dict[str, Value] = {
-        "bf16": strategy.dtype == Dtype.BF16,
-        "fp16": strategy.dtype == Dtype.FP16,
+        "bf16": strategy.dtype == enums.Dtype.BF16,
+        "fp16": strategy.dtype == enums.Dtype.FP16,
         "fp8": kind,
         "fp8_recipe": name,
         "fp8_param": only and kind is not None,
-        "reuse_grad_buf_for_mxfp8_param_ag": only and recipe == Quantization.MXFP8,
+        "reuse_grad_buf_for_mxfp8_param_ag": only and recipe == enums.Quantization.MXFP8,
         "fp4": "e2m1" if fp4 else None,
         "fp4_recipe": "nvfp4" if fp4 else None,
         "fp4_param": only and fp4,
@@ -355,8 +346,8 @@ def precision_fields(strategy: Strategy) -> dict[str, Value]:
 
 def read_precision(reading: CoreReading) -> None:
     """Read what `precision_fields` writes."""
-    half = {"bf16": Dtype.BF16, "fp16": Dtype.FP16}
-    dtype = next((own for core, own in half.items() if reading.flag(core)), Dtype.FP32)
+    half = {"bf16": enums.Dtype.BF16, "fp16": enums.Dtype.FP16}
+    dtype = next((own for core, own in half.items() if reading.flag(core)), enums.Dtype.FP32)
     reading.set("dtype", dtype)
     for name in half:
         reading.flag(name)
@@ -364,27 +355,27 @@ def read_precision(reading: CoreReading) -> None:
     reading.flag("reuse_grad_buf_for_mxfp8_param_ag")
     only = reading.flag("fp8_param"), reading.flag("fp4_param")
     recipe8, recipe4 = reading.word("fp8_recipe"), reading.word("fp4_recipe")
-    recipe = Quantization.NONE
+    recipe = enums.Quantization.NONE
     if fp8:
         known = {core: own for own, (_, core) in _FP8.items()} | {
-            "delayed": Quantization.FP8_TENSOR
+            "delayed": enums.Quantization.FP8_TENSOR
         }
         if recipe8 == "delayed":
             reading.note("fp8_recipe", "delayed scaling is predicted as current scaling")
         elif recipe8 not in known:
             reading.note("fp8_recipe", "predicted as one scale for each tensor")
-        recipe = known.get(recipe8 or "", Quantization.FP8_TENSOR)
+        recipe = known.get(recipe8 or "", enums.Quantization.FP8_TENSOR)
     elif fp4:
         if recipe4 not in (None, "nvfp4"):
             reading.note("fp4_recipe", "predicted as nvfp4")
-        recipe = Quantization.NVFP4
-    if recipe != Quantization.NONE:
+        recipe = enums.Quantization.NVFP4
+    if recipe != enums.Quantization.NONE:
         reading.set("quantization", recipe)
     if (fp8 and only[0]) or (fp4 and only[1]):
         reading.set("quantized_weights", True)
     for own, core in _QUANTIZED.items():
         others = tuple(one for one in getattr(reading.stack, own) if one != recipe)
-        on = reading.flag(core) and recipe != Quantization.NONE
+        on = reading.flag(core) and recipe != enums.Quantization.NONE
         reading.override(own, (*others, recipe) if on else others)
 
 
@@ -403,12 +394,12 @@ def memory_fields(strategy: Strategy) -> dict[str, Value]:
         "offload_modules": modules,
         "use_transformer_engine_op_fuser": _FUSED_MODULE in (modules or ()),
     }
-    if strategy.recompute == Recompute.FULL:
+    if strategy.recompute == enums.Recompute.FULL:
         layers = strategy.recompute_layers
         fields["recompute_granularity"] = "full"
         fields["recompute_method"] = "uniform" if layers is None else "block"
         fields["recompute_num_layers"] = 1 if layers is None else layers // strategy.vpp
-    elif strategy.recompute == Recompute.SELECTIVE:
+    elif strategy.recompute == enums.Recompute.SELECTIVE:
         again = dict.fromkeys(RECOMPUTE_MODULES[part] for part in strategy.recompute_parts)
         fields |= {"recompute_granularity": "selective", "recompute_modules": tuple(again)}
     return fields
@@ -430,14 +421,14 @@ def read_memory(reading: CoreReading) -> None:
     method = reading.word("recompute_method", ("uniform", "block"))
     number = reading.whole("recompute_num_layers")
     modules = reading.words("recompute_modules")
-    if granularity == Recompute.FULL:
-        reading.set("recompute", Recompute.FULL)
+    if granularity == enums.Recompute.FULL:
+        reading.set("recompute", enums.Recompute.FULL)
         if method == "block" and number:
             chunks = reading.strategy.get("vpp", 1)
             reading.set("recompute_layers", number * (chunks if isinstance(chunks, int) else 1))
         elif number is not None and number > 1:
             reading.note("recompute_num_layers", "inputs are predicted for every layer")
-    elif granularity == Recompute.SELECTIVE:
+    elif granularity == enums.Recompute.SELECTIVE:
         _read_modules(reading, modules or ("core_attn",))
     if reading.flag("distribute_saved_activations"):
         reading.note("distribute_saved_activations", "not modeled")
@@ -451,7 +442,7 @@ def _read_modules(reading: CoreReading, modules: tuple[str, ...]) -> None:
         known = ", ".join(dict.fromkeys(RECOMPUTE_MODULES.values()))
         reading.note("recompute_modules", f"predicted without what is none of {known}")
     if parts:
-        reading.set("recompute", Recompute.SELECTIVE)
+        reading.set("recompute", enums.Recompute.SELECTIVE)
         reading.set("recompute_parts", parts)
 
 
@@ -483,7 +474,7 @@ def _read_offload(reading: CoreReading) -> None:
 
 def expert_fields(strategy: Strategy) -> dict[str, Value]:
     """Dispatch of tokens to experts; for models that have experts."""
-    kind, backend = _DISPATCHERS[strategy.dispatcher or Dispatcher.ALL_TO_ALL]
+    kind, backend = _DISPATCHERS[strategy.dispatcher or enums.Dispatcher.ALL_TO_ALL]
     capacity = strategy.expert_capacity
     stack = strategy.loaded_stack()
     sms = {
@@ -522,7 +513,7 @@ def read_experts(reading: CoreReading) -> None:
     if kind == "flex" and ("flex", backend) not in known:
         reading.note("moe_flex_dispatcher_backend", "predicted as hybridep")
         backend = "hybridep"
-    own = known.get((kind or "", backend if kind == "flex" else None), Dispatcher.ALL_TO_ALL)
+    own = known.get((kind or "", backend if kind == "flex" else None), enums.Dispatcher.ALL_TO_ALL)
     if sends > 1:
         reading.set("dispatcher", own)
     if sms is not None and own.sends_once:

@@ -89,17 +89,13 @@ def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]
     InputError
         If an argument file is not enough.
     """
-    ring = _has_ring(plan)
+    ring = plan.strategy.tp_overlap == TpOverlap.RING and bool(core_fields(plan)["tp_comm_overlap"])
     if ending == ARGUMENTS:
         if ring:
             problem = f"needs a file of its own, which a script writes; allowed ending: {SCRIPT}"
             raise InputError(Fault.of("tp_overlap", TpOverlap.RING, problem))
         return (LaunchFile(ending=ARGUMENTS, text=_argument_file(plan, release)),)
     return (LaunchFile(ending=SCRIPT, text=_script(plan, release, ring=ring), executable=True),)
-
-
-def _has_ring(plan: LaunchPlan) -> bool:
-    return plan.strategy.tp_overlap == TpOverlap.RING and bool(core_fields(plan)["tp_comm_overlap"])
 
 
 # --- Options --------------------------------------------------------------------------------------
@@ -213,7 +209,7 @@ def _script(plan: LaunchPlan, release: str, *, ring: bool) -> str:
         *plan.comments,
     ]
     sections = _sections(plan)
-    names = [_array_name(section.title) for section in sections]
+    names = [f"{section.title.partition(' ')[0].strip(',').upper()}_ARGS" for section in sections]
     lines = [
         "#!/bin/bash",
         f"#SBATCH --nodes={nodes}",
@@ -235,10 +231,6 @@ def _script(plan: LaunchPlan, release: str, *, ring: bool) -> str:
     if ring:
         lines += _overlap_lines(names[0])
     return "\n".join([*lines, "", *_start_lines(names, _program(plan))]) + "\n"
-
-
-def _array_name(title: str) -> str:
-    return title.partition(" ")[0].strip(",").upper() + "_ARGS"
 
 
 def _overlap_lines(name: str) -> list[str]:

@@ -228,7 +228,7 @@ def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]
     )
     if ending == ".sh":
         words = list(overrides(tree, _OPTIONAL))
-        mode = _mode(plan.strategy)
+        mode = "pretrain" if plan.strategy.lora_rank is None else "lora"
         text = "".join(_script(plan, title, recipe, mode, (nodes, per_node), words))
         return (LaunchFile(ending=ending, text=text, executable=True),)
     usage = (
@@ -266,10 +266,6 @@ def _script(
         *map(shlex.quote, words),
     ]
     yield "\n" + " \\\n  ".join(lines) + "\n"
-
-
-def _mode(strategy: Strategy) -> str:
-    return "pretrain" if strategy.lora_rank is None else "lora"
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:

@@ -150,7 +150,11 @@ class Form:
         faults += _set_precision(found, model, trainer, source)
         if faults:
             raise InputError(faults)
-        _set_seq_len(found, origins, model)
+        # The sequence length of the data, where the model has none.
+        length = section(model, "data").get("seq_length")
+        if "seq_length" not in section(found, "model") and length is not None:
+            put(found, "model.seq_length", length)
+            origins["model.seq_length"] = "model.data.seq_length"
         notes = [*_set_sharding(found, model), *_set_optimizer(found, model), *_odd(model)]
         tokenizer = section(model, "tokenizer")
         vocab = _VOCABULARIES.get(str(tokenizer.get("type")), 0)
@@ -225,14 +229,6 @@ def _set_precision(found: Tree, model: Tree, trainer: Tree, source: str) -> list
     if not model.get("transformer_engine") and not model.get("use_flash_attention"):
         put(found, "model.attention_backend", "unfused")
     return []
-
-
-def _set_seq_len(found: Tree, origins: dict[str, str], model: Tree) -> None:
-    """The sequence length of the data, where the model has none."""
-    length = section(model, "data").get("seq_length")
-    if "seq_length" not in section(found, "model") and length is not None:
-        put(found, "model.seq_length", length)
-        origins["model.seq_length"] = "model.data.seq_length"
 
 
 def _set_sharding(found: Tree, model: Tree) -> Iterator[NotUnderstood]:

@@ -89,7 +89,7 @@ class Form:
         found: Tree = {}
         origins: dict[str, str] = {}
         for place, name in reversed(list(_PLACES.items())):
-            own = _section_at(tree, place)
+            own = section(tree, place)
             kept = {key: item for key, item in own.items() if not _is_neutral(place, key)}
             kept.pop("ddp", None)
             known = found.get(name)
@@ -106,11 +106,13 @@ class Form:
             found["peft"] = tree["peft"]
         _choose_fsdp(found)
         model = _model(tree)
+        trainer = section(tree, "trainer")
+        nodes, devices = trainer.get("num_nodes", 1), trainer.get("devices")
         return Job(
             tree=found,
             origins=origins,
             model=model,
-            gpus=_gpus(section(tree, "trainer")),
+            gpus=nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None,
             stack=NEMO_STACK,
             defaults={**recipe_defaults(model), **_DEFAULTS},
         )
@@ -121,10 +123,6 @@ _DEFAULTS = {"cross_entropy_fusion_impl": "native"}
 
 def _is_neutral(place: str, field: str) -> bool:
     return place == "trainer.strategy" and field.startswith(_NEUTRAL_STRATEGY)
-
-
-def _section_at(tree: Tree, place: str) -> Tree:
-    return section(tree, place)
 
 
 def _set_precision(found: Tree, plugins: Leaf) -> None:
@@ -168,8 +166,3 @@ def _model(tree: Tree) -> Model | None:
     target = str(section(tree, "model.config").get(TARGET, "")).rpartition(".")[2]
     name = _MODELS.get(target)
     return Model.load(name) if name else None
-
-
-def _gpus(trainer: Tree) -> int | None:
-    nodes, devices = trainer.get("num_nodes", 1), trainer.get("devices")
-    return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None

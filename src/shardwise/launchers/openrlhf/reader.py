@@ -9,24 +9,10 @@ from collections.abc import Mapping
 
 from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch, Origin
+from shardwise.launchers.fine_tuning import methods
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.engines import Given, deepspeed, stage_settings
 from shardwise.launchers.fine_tuning.jobs import Settings, is_mapping
-from shardwise.launchers.fine_tuning.methods import (
-    NO_ROLLOUT,
-    Method,
-    attention_of,
-    flag_of,
-    targets_of,
-)
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    Sizes,
-    launch_of_reading,
-    read_model,
-    reading_of,
-    set_batching,
-    type_named,
-)
 from shardwise.launchers.launch import LaunchText, fields_named
 
 NAME, TITLE = "openrlhf", "OpenRLHF"
@@ -110,20 +96,20 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a command, as `Launcher.read`."""
-    reading = reading_of(text, STARTS, _renamed)
+    reading = shared.reading_of(text, STARTS, _renamed)
     top, job, found = reading.top, reading.job, reading.found
     job.open = {_NAMES.get(name, name): variable for name, variable in job.open.items()}
     word = job.verb.split()[0].rpartition("train_")[2].removesuffix(".py")
     rollout = word.startswith(("ppo", "grpo"))
     if rollout:
-        found.leave("command", word, NO_ROLLOUT, Effect.COST)
+        found.leave("command", word, methods.NO_ROLLOUT, Effect.COST)
         job.gpus = text.gpus or _actors(reading) or job.gpus
-    read_model(reading, "pretrain")
+    shared.read_model(reading, "pretrain")
     task = "pretrain" if top.flag("pretrain_mode") else _TASKS.get(word, "sft")
     dtype = _type(reading)
-    method = Method(task=task, dtype=dtype, loaded=dtype)
+    method = methods.Method(task=task, dtype=dtype, loaded=dtype)
     rank = top.count("lora_rank", least=0)
-    modules = targets_of(top, "target_modules", ("all-linear",))
+    modules = methods.targets_of(top, "target_modules", ("all-linear",))
     bits = top.flag("load_in_4bit")
     if rank:
         method.rank, method.targets = rank, modules
@@ -131,20 +117,22 @@ def read(text: LaunchText) -> Launch:
     sizes = _sizes(reading, rollout=rollout)
     given = Given(dtype=dtype, micro=sizes.micro, steps=None, gpus=job.gpus, model=reading.model)
     engine = deepspeed(_configuration(reading), found, given)
-    reading.fields |= attention_of(top, "attn_implementation")
-    if flag_of(top, "gradient_checkpointing", default=False):
+    reading.fields |= methods.attention_of(top, "attn_implementation")
+    if methods.flag_of(top, "gradient_checkpointing", default=False):
         reading.fields["recompute"] = "full"
     if (
-        flag_of(top, "use_liger_kernel", default=False)
+        methods.flag_of(top, "use_liger_kernel", default=False)
         and task in ("sft", "pretrain")
         and not rollout
     ):
         reading.fields["loss"] = "fused_linear"
-    if flag_of(top, "packing_samples", default=False):
-        set_batching(reading, "packing_samples", Batching.PADDING_FREE)
+    if methods.flag_of(top, "packing_samples", default=False):
+        shared.set_batching(reading, "packing_samples", Batching.PADDING_FREE)
     reading.decided |= {"zero": ("zero_stage",), "dtype": ("param_dtype", "bf16"), "optimizer": ()}
     known = _NEUTRAL | _SECTIONS, _COSTLY
-    return launch_of_reading(reading, NAME, (method, engine, sizes), seq_key="max_len", known=known)
+    return shared.launch_of_reading(
+        reading, NAME, (method, engine, sizes), seq_key="max_len", known=known
+    )
 
 
 def _renamed(settings: Settings) -> Settings:
@@ -163,7 +151,7 @@ def _renamed(settings: Settings) -> Settings:
     return found
 
 
-def _actors(reading: Reading) -> int | None:
+def _actors(reading: shared.Reading) -> int | None:
     """GPUs of the policy."""
     nodes = reading.top.count("actor_num_nodes")
     each = reading.top.count("actor_num_gpus_per_node")
@@ -173,14 +161,14 @@ def _actors(reading: Reading) -> int | None:
     return (nodes or 1) * (each or 8)
 
 
-def _type(reading: Reading) -> str:
+def _type(reading: shared.Reading) -> str:
     top = reading.top
     if top.flag("bf16"):
         return "bf16"
-    return type_named(top, "param_dtype") or ("bf16" if "param_dtype" not in top else "fp32")
+    return shared.type_named(top, "param_dtype") or ("bf16" if "param_dtype" not in top else "fp32")
 
 
-def _sizes(reading: Reading, *, rollout: bool) -> Sizes:
+def _sizes(reading: shared.Reading, *, rollout: bool) -> shared.Sizes:
     top = reading.top
     micro = top.count("micro_train_batch_size") or (_PPO_MICRO if rollout else _MICRO)
     batch = top.count("train_batch_size") or _BATCH
@@ -198,10 +186,10 @@ def _sizes(reading: Reading, *, rollout: bool) -> Sizes:
         most = min(max(tokens // length, 1), own)
         micro = next(one for one in range(most, 0, -1) if own % one == 0)
         reading.origins["micro_batch_size"] = Origin.DERIVED
-    return Sizes(micro_key="micro_train_batch_size", steps_key="", micro=micro, steps=1)
+    return shared.Sizes(micro_key="micro_train_batch_size", steps_key="", micro=micro, steps=1)
 
 
-def _configuration(reading: Reading) -> Settings:
+def _configuration(reading: shared.Reading) -> Settings:
     """DeepSpeed's configuration, as OpenRLHF makes it."""
     top = reading.top
     stage = top.count("zero_stage", least=0)

@@ -677,9 +677,16 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
         captured = captured_graphs(model, strategy) == CudaGraphs.FULL
         options["training.disable_cuda_graphs"] = not captured
     table = Table.of(model, [strategy])
+    # Batch sizes: pipelines split the batch of a rank, others accumulate over passes.
+    total, micro = strategy.global_batch_size or 1, strategy.micro_batch_size
+    local = total // (strategy.dp or 1) if strategy.pp > 1 else micro
     return (
         options
-        | _batch_options(strategy)
+        | {
+            "training.local_batch_size": local,
+            "training.global_batch_size": total,
+            "parallelism.pipeline_parallel_microbatch_size": micro if strategy.pp > 1 else 1,
+        }
         | _data_parallel_options(strategy)
         | stage_options(model, table, _HEADS[release])
         | _converters_options(model, strategy)
@@ -689,17 +696,6 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
             **_compile_options(strategy),
         }
     )
-
-
-def _batch_options(strategy: Strategy) -> Options:
-    """Batch sizes: pipelines split the batch of a rank, others accumulate over passes."""
-    total, micro = strategy.global_batch_size or 1, strategy.micro_batch_size
-    local = total // (strategy.dp or 1) if strategy.pp > 1 else micro
-    return {
-        "training.local_batch_size": local,
-        "training.global_batch_size": total,
-        "parallelism.pipeline_parallel_microbatch_size": micro if strategy.pp > 1 else 1,
-    }
 
 
 def _data_parallel_options(strategy: Strategy) -> Options:

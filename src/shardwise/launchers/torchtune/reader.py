@@ -11,23 +11,10 @@ from pathlib import PurePath
 from shardwise import catalog
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
+from shardwise.launchers.fine_tuning import methods
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.engines import Engine
 from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
-from shardwise.launchers.fine_tuning.methods import (
-    NO_ROLLOUT,
-    Method,
-    flag_of,
-    optimizer_of,
-    targets_of,
-)
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    launch_of_reading,
-    reading_of,
-    set_batching,
-    sizes_of,
-    type_named,
-)
 from shardwise.launchers.launch import LaunchText, fields_named
 from shardwise.launchers.sections import Section
 
@@ -86,28 +73,28 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a configuration or a command, as `Launcher.read`."""
-    reading = reading_of(text, STARTS)
+    reading = shared.reading_of(text, STARTS)
     top, model = reading.top, reading.top.section("model")
     component = str(model.value("_component_") or "")
     reading.model = text.model or _model(component, top)
     if reading.model is None:
         because = "no model of the catalog: name the model"
         reading.found.leave("model._component_", component, because, Effect.MODEL)
-    sizes = sizes_of(top, MICRO, _BATCH, STEPS, 1)
+    sizes = shared.sizes_of(top, MICRO, _BATCH, STEPS, 1)
     engine = _engine(reading)
     method = _method(reading, component)
     half = method.dtype != "fp32"
-    optimizer = optimizer_of(top.section("optimizer"), "_component_", "AdamW")
+    optimizer = methods.optimizer_of(top.section("optimizer"), "_component_", "AdamW")
     reading.fields["optimizer"] = "adamw-bf16" if optimizer == "adamw" and half else optimizer
     reading.fields |= _memory(top) | _loss(top, method)
     length = top.section("tokenizer").count("max_seq_len")
     if length is not None:
         reading.fields["seq_len"] = length
-    if flag_of(top.section("dataset"), "packed", default=False):
-        set_batching(reading, "packed", section=top.section("dataset"))
+    if methods.flag_of(top.section("dataset"), "packed", default=False):
+        shared.set_batching(reading, "packed", section=top.section("dataset"))
     reading.decided |= _DECIDED
     known = _NEUTRAL, _COSTLY
-    return launch_of_reading(
+    return shared.launch_of_reading(
         reading, NAME, (method, engine, sizes), seq_key="max_seq_len", known=known
     )
 
@@ -132,7 +119,7 @@ def _names(word: str) -> Iterator[str]:
         yield pieces[0] + "".join(a + b for a, b in zip(signs, pieces[1:], strict=True))
 
 
-def _engine(reading: Reading) -> Engine:
+def _engine(reading: shared.Reading) -> Engine:
     """FSDP2 on several GPUs; recipes of a single device say so in their name."""
     top, job = reading.top, reading.job
     fields: dict[str, object] = {"stack": STACK}
@@ -140,9 +127,9 @@ def _engine(reading: Reading) -> Engine:
     if job.gpus is None and "single_device" in f"{job.verb} {reading.text.source}":
         job.gpus = 1
         origins["gpus"] = Origin.DERIVED
-    reshards = flag_of(top, "fsdp_reshard_after_forward", default=True)
+    reshards = methods.flag_of(top, "fsdp_reshard_after_forward", default=True)
     fields["zero"] = 0 if job.gpus == 1 else 3 if reshards else 2
-    if flag_of(top, "fsdp_cpu_offload", default=False) and job.gpus != 1:
+    if methods.flag_of(top, "fsdp_cpu_offload", default=False) and job.gpus != 1:
         fields |= {"offload_weights": True, "offload_optimizer": True}
     for key, field in (("tensor_parallel_dim", "tp"), ("context_parallel_dim", "cp")):
         if (degree := top.count(key) or 1) > 1:
@@ -156,17 +143,17 @@ def _engine(reading: Reading) -> Engine:
     return Engine(kind="fsdp", fields=fields, origins=origins)
 
 
-def _method(reading: Reading, component: str) -> Method:
+def _method(reading: shared.Reading, component: str) -> methods.Method:
     top, model = reading.top, reading.top.section("model")
     word = component.rpartition(".")[2]
-    dtype = type_named(top, "dtype") or "bf16"
-    method = Method(task=_task(reading), dtype=dtype, loaded=dtype)
-    modules = targets_of(model, "lora_attn_modules", ())
-    mlp = flag_of(model, "apply_lora_to_mlp", default=False)
-    head = flag_of(model, "apply_lora_to_output", default=False)
+    dtype = shared.type_named(top, "dtype") or "bf16"
+    method = methods.Method(task=_task(reading), dtype=dtype, loaded=dtype)
+    modules = methods.targets_of(model, "lora_attn_modules", ())
+    mlp = methods.flag_of(model, "apply_lora_to_mlp", default=False)
+    head = methods.flag_of(model, "apply_lora_to_output", default=False)
     rank = model.count("lora_rank")
-    dora = flag_of(model, "use_dora", default=False)
-    quantized = flag_of(model, "quantize_base", default=word.startswith("qlora_"))
+    dora = methods.flag_of(model, "use_dora", default=False)
+    quantized = methods.flag_of(model, "quantize_base", default=word.startswith("qlora_"))
     model.ignore("lora_alpha", "lora_dropout", "image_size", "max_seq_len")
     if word.startswith(("lora_", "qlora_", "dora_")) or rank is not None:
         method.rank, method.dora = rank or 8, dora or word.startswith("dora_")
@@ -176,20 +163,20 @@ def _method(reading: Reading, component: str) -> Method:
     return method
 
 
-def _task(reading: Reading) -> str:
+def _task(reading: shared.Reading) -> str:
     words = f"{reading.job.verb} {reading.top.section('loss').data.get('_component_', '')}".lower()
     if "dpo" in words:
         return "dpo"
     if any(one in words for one in ("grpo", "ppo")):
-        reading.found.leave("loss", words.strip(), NO_ROLLOUT, Effect.COST)
+        reading.found.leave("loss", words.strip(), methods.NO_ROLLOUT, Effect.COST)
     return "sft"
 
 
 def _memory(top: Section) -> dict[str, object]:
     fields: dict[str, object] = {}
-    if flag_of(top, "enable_activation_checkpointing", default=False):
+    if methods.flag_of(top, "enable_activation_checkpointing", default=False):
         fields["recompute"] = "full"
-    if flag_of(top, "enable_activation_offloading", default=False):
+    if methods.flag_of(top, "enable_activation_offloading", default=False):
         fields["offload_activations"] = True
     compiled = top.value("compile")
     on = any(compiled.values()) if isinstance(compiled, Mapping) else compiled in (True, "true")
@@ -197,7 +184,7 @@ def _memory(top: Section) -> dict[str, object]:
     return fields
 
 
-def _loss(top: Section, method: Method) -> dict[str, object]:
+def _loss(top: Section, method: methods.Method) -> dict[str, object]:
     section = top.section("loss")
     word = str(section.value("_component_") or "").rpartition(".")[2]
     section.ignore(

@@ -4,31 +4,10 @@ import re
 from collections.abc import Mapping
 
 from shardwise.config.launch import Effect, Launch, Origin
+from shardwise.launchers.fine_tuning import methods
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, top_keys
-from shardwise.launchers.fine_tuning.methods import (
-    DEFAULT_TARGETS,
-    NO_ROLLOUT,
-    PREFERENCE_TASKS,
-    ROLLOUTS,
-    Method,
-    attention_of,
-    flag_of,
-    optimizer_of,
-    saved_modules,
-    targets_of,
-)
 from shardwise.launchers.fine_tuning.options import COSTLY, MIXTURE, NEUTRAL, OLD_KEYS
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    engine_of_trainer,
-    half_type,
-    launch_of_reading,
-    read_batching,
-    read_model,
-    reading_of,
-    sizes_of,
-    type_named,
-)
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import Section
 from shardwise.launchers.trl import options
@@ -67,39 +46,41 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a script or a file, as `Launcher.read`."""
-    reading = reading_of(text, STARTS)
+    reading = shared.reading_of(text, STARTS)
     top = reading.top
-    read_model(reading, options.MODEL)
+    shared.read_model(reading, options.MODEL)
     is_trl = bool(options.OWN & reading.job.settings.keys()) or "trl" in reading.job.verb
     is_old = bool(OLD_KEYS & reading.job.settings.keys()) or not is_trl
     task, rollout = _task(reading)
     if rollout:
-        reading.found.leave("task", rollout, NO_ROLLOUT, Effect.COST)
-    dtype = half_type(top, default="bf16" if is_trl and not is_old else None)
-    sizes = sizes_of(top, options.MICRO, _HF_BATCH, options.STEPS, 1)
-    engine = engine_of_trainer(reading, sizes, dtype, version=1 if is_old else 2)
+        reading.found.leave("task", rollout, methods.NO_ROLLOUT, Effect.COST)
+    dtype = shared.half_type(top, default="bf16" if is_trl and not is_old else None)
+    sizes = shared.sizes_of(top, options.MICRO, _HF_BATCH, options.STEPS, 1)
+    engine = shared.engine_of_trainer(reading, sizes, dtype, version=1 if is_old else 2)
     method = _method(reading, task, dtype or str(engine.fields.get("dtype", "fp32")))
     loaded_half = method.rank is None and method.loaded == method.dtype != "fp32"
     method.pure = loaded_half and engine.kind == "ddp"
     if method.pure:
         reading.decided |= dict.fromkeys(_PURE_FIELDS, ("torch_dtype", "dtype"))
-    reading.fields |= attention_of(top, "attn_implementation")
+    reading.fields |= methods.attention_of(top, "attn_implementation")
     reading.fields |= recompute_fields(top, default=is_trl and not is_old)
     reading.fields |= _loss(top, is_trl=is_trl and not is_old, task=task, rollout=bool(rollout))
-    reading.fields["optimizer"] = optimizer_of(top, "optim", "adamw_torch_fused")
+    reading.fields["optimizer"] = methods.optimizer_of(top, "optim", "adamw_torch_fused")
     reading.fields |= common_fields(top)
     length = _length(reading, is_trl=is_trl, rollout=bool(rollout))
     if top.value("packing_strategy") == "wrapped":  # documents attend to each other
         top.flag("packing")
     elif is_trl:
-        read_batching(reading)
+        shared.read_batching(reading)
     top.ignore("packing", "padding_free")
     reading.decided |= DECIDED
     own = options.TRL_NEUTRAL, options.TRL_COSTLY
     known = own if is_trl else (NEUTRAL | MIXTURE | options.TRL_NEUTRAL, COSTLY)
     release = None if not is_trl else OLD_RELEASE if is_old else RELEASE
     parts = method, engine, sizes
-    return launch_of_reading(reading, NAME, parts, seq_key=length, known=known, release=release)
+    return shared.launch_of_reading(
+        reading, NAME, parts, seq_key=length, known=known, release=release
+    )
 
 
 _PURE_FIELDS = ("weight_dtype", "master_dtype", "gradient_dtype", "moment_dtype")
@@ -119,23 +100,23 @@ _SURE_TASKS = {"desirable_weight": "kto", "center_rewards_coefficient": "rm"}
 """Tasks by options that no other has."""
 
 
-def _task(reading: Reading) -> tuple[str, str]:
+def _task(reading: shared.Reading) -> tuple[str, str]:
     """Return the task by the command, the options or the path of the file; and that of rollouts."""
     keys = reading.job.settings
     loss = keys.get("loss_type")
     losses = loss if isinstance(loss, list) else [loss]
     words = re.split(r"[^a-z0-9]+", f"{reading.job.verb} {reading.text.source}".lower())
     if {"num_generations", "reward_funcs"} & keys.keys():
-        return "sft", next((one for one in ROLLOUTS if one in words), "grpo")
+        return "sft", next((one for one in methods.ROLLOUTS if one in words), "grpo")
     if sure := next((one for key, one in _SURE_TASKS.items() if key in keys), None):
         reading.origins["task"] = Origin.DERIVED
         return sure, ""
-    named = [one for one in (*PREFERENCE_TASKS, *ROLLOUTS) if one in words]
+    named = [one for one in (*methods.PREFERENCE_TASKS, *methods.ROLLOUTS) if one in words]
     if any(one in _DPO_LOSSES for one in losses) and "kto" not in words:
         named = ["dpo"]
     for one in named:
         reading.origins["task"] = Origin.DERIVED
-        return ("sft", one) if one in ROLLOUTS else (PREFERENCE_TASKS[one], "")
+        return ("sft", one) if one in methods.ROLLOUTS else (methods.PREFERENCE_TASKS[one], "")
     if "max_prompt_length" in keys and "beta" in keys:
         reading.origins["task"] = Origin.DERIVED
         return "dpo", ""
@@ -143,14 +124,14 @@ def _task(reading: Reading) -> tuple[str, str]:
     return "sft", ""
 
 
-def _method(reading: Reading, task: str, dtype: str) -> Method:
+def _method(reading: shared.Reading, task: str, dtype: str) -> methods.Method:
     """Adapters, types of weights, and the reference model."""
     top = reading.top
     key = "torch_dtype" if "torch_dtype" in top else "dtype"
-    named = type_named(top, key)
+    named = shared.type_named(top, key)
     is_auto = top.data.get(key) == "auto"
     top.ignore("torch_dtype", "dtype")
-    method = Method(task=task, dtype=dtype, loaded=named or (dtype if is_auto else "fp32"))
+    method = methods.Method(task=task, dtype=dtype, loaded=named or (dtype if is_auto else "fp32"))
     for name, wide in (("load_in_4bit", "nf4"), ("load_in_8bit", "int8")):
         if top.flag(name, texts=True):
             method.base = wide
@@ -162,8 +143,8 @@ def _method(reading: Reading, task: str, dtype: str) -> Method:
         top.leave("bnb_4bit_quant_type", "is not modeled: predicted as nf4, which has as many bits")
     rank = top.count("lora_r") or top.count("lora_rank")
     dora = top.flag("use_dora", texts=True)
-    modules = targets_of(top, "lora_target_modules", DEFAULT_TARGETS)
-    saved = saved_modules(top, "lora_modules_to_save")
+    modules = methods.targets_of(top, "lora_target_modules", methods.DEFAULT_TARGETS)
+    saved = methods.saved_modules(top, "lora_modules_to_save")
     if top.flag(
         "use_peft", default="use_peft" not in reading.job.settings and bool(rank), texts=True
     ):
@@ -181,14 +162,14 @@ def recompute_fields(
 ) -> dict[str, object]:
     """Return recompute, and where checkpoints wait."""
     on = [
-        flag_of(top, key, default=default)
+        methods.flag_of(top, key, default=default)
         for key in (*keys, "activation_checkpointing")
         if key in top
     ]
     fields: dict[str, object] = {}
     if any(on) or (not on and default):
         fields["recompute"] = "full"
-    if flag_of(top, "activation_offloading", default=False):
+    if methods.flag_of(top, "activation_offloading", default=False):
         top.leave("activation_offloading", "is not modeled: every saved tensor moves to the host")
     return fields
 
@@ -196,8 +177,10 @@ def recompute_fields(
 def _loss(top: Section, *, is_trl: bool, task: str, rollout: bool) -> dict[str, object]:
     """The loss of the head: Liger's, or of SFT since 1.7 in chunks."""
     config = top.value("liger_kernel_config")
-    liger = flag_of(top, "use_liger_kernel", default=flag_of(top, "use_liger", default=False))
-    flag_of(top, "use_liger_loss", default=False)
+    liger = methods.flag_of(
+        top, "use_liger_kernel", default=methods.flag_of(top, "use_liger", default=False)
+    )
+    methods.flag_of(top, "use_liger_loss", default=False)
     value = top.value("loss_type")
     if liger and not (
         isinstance(config, Mapping) and config.get("fused_linear_cross_entropy") is False
@@ -217,7 +200,7 @@ def common_fields(top: Section) -> dict[str, object]:
     """Return compilation and when gradients are reduced."""
     fields: dict[str, object] = {}
     backend = top.value("torch_compile_backend")
-    if flag_of(top, "torch_compile", default=backend is not None):
+    if methods.flag_of(top, "torch_compile", default=backend is not None):
         fields["compile"] = "whole"
     config = top.value("accelerator_config")
     kwargs = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
@@ -226,7 +209,7 @@ def common_fields(top: Section) -> dict[str, object]:
     return fields
 
 
-def _length(reading: Reading, *, is_trl: bool, rollout: bool) -> str:
+def _length(reading: shared.Reading, *, is_trl: bool, rollout: bool) -> str:
     """Set the length of a sequence; return its option."""
     top = reading.top
     if rollout:

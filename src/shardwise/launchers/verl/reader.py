@@ -7,18 +7,10 @@ Names and defaults are those of main of 2026-01-29, after v0.7.0
 import re
 
 from shardwise.config.launch import Effect, Launch, Origin
+from shardwise.launchers.fine_tuning import reader as shared
 from shardwise.launchers.fine_tuning.engines import STACK, Engine
 from shardwise.launchers.fine_tuning.jobs import is_mapping, top_keys
 from shardwise.launchers.fine_tuning.methods import NO_ROLLOUT, Method, flag_of, targets_of
-from shardwise.launchers.fine_tuning.reader import (
-    Reading,
-    Sizes,
-    launch_of_reading,
-    leave_rest,
-    read_model,
-    reading_of,
-    type_named,
-)
 from shardwise.launchers.launch import LaunchText, fields_named
 from shardwise.launchers.sections import Section
 
@@ -78,7 +70,7 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a command or a configuration, as `Launcher.read`."""
-    reading = reading_of(text, STARTS)
+    reading = shared.reading_of(text, STARTS)
     top = reading.top
     is_sft = "actor_rollout_ref" not in top
     if is_sft:
@@ -90,7 +82,7 @@ def read(text: LaunchText) -> Launch:
         sharding = actor.section("fsdp_config")
         reading.found.leave("actor_rollout_ref.rollout", _ROLLOUT, NO_ROLLOUT, Effect.COST)
     reading.top = model
-    read_model(reading, "partial_pretrain" if "partial_pretrain" in model else "path")
+    shared.read_model(reading, "partial_pretrain" if "partial_pretrain" in model else "path")
     reading.top = top
     reading.job.gpus = text.gpus or _accelerators(reading) or reading.job.gpus
     word = str(actor.data.get("strategy") or model.data.get("strategy") or "fsdp")
@@ -109,7 +101,10 @@ def read(text: LaunchText) -> Launch:
         reading.fields["loss"] = "fused_linear"
     if flag_of(model, "enable_activation_offload", default=False):
         model.leave("enable_activation_offload", "is not modeled", Effect.COST)
-    _leave(actor, model, sharding, is_sft=is_sft)
+    shared.leave_rest(sharding, *_FSDP_NEUTRAL)
+    shared.leave_rest(model, *_MODEL_NEUTRAL, effect=Effect.MODEL)
+    if not is_sft:
+        shared.leave_rest(actor, *_ACTOR_NEUTRAL)
     own = "model" if is_sft else "actor_rollout_ref.model"
     reading.decided |= {
         "recompute": (f"{own}.enable_gradient_checkpointing",),
@@ -118,10 +113,10 @@ def read(text: LaunchText) -> Launch:
     }
     neutral = _NEUTRAL | (_ACTOR_NEUTRAL if is_sft else frozenset())
     parts = method, engine, sizes
-    return launch_of_reading(reading, NAME, parts, seq_key="max_length", known=(neutral, {}))
+    return shared.launch_of_reading(reading, NAME, parts, seq_key="max_length", known=(neutral, {}))
 
 
-def _accelerators(reading: Reading) -> int | None:
+def _accelerators(reading: shared.Reading) -> int | None:
     """GPUs by `trainer`, whose defaults are one node of eight."""
     section = reading.top.section("trainer")
     nodes, each = section.count("nnodes"), section.count("n_gpus_per_node")
@@ -131,7 +126,7 @@ def _accelerators(reading: Reading) -> int | None:
     return (nodes or 1) * (each or _GPUS)
 
 
-def _fsdp(actor: Section, sharding: Section, reading: Reading) -> Engine:
+def _fsdp(actor: Section, sharding: Section, reading: shared.Reading) -> Engine:
     """FSDP, whose weights and state go to the host between phases, not during an update."""
     fields: dict[str, object] = {"stack": STACK, "zero": 3}
     if not flag_of(sharding, "reshard_after_forward", default=True):
@@ -165,13 +160,13 @@ def _megatron(actor: Section) -> Engine:
     word = override.word("recompute_granularity", ("none", "selective", "full"), "none")
     if word != "none":
         fields["recompute"] = word
-    leave_rest(override, "recompute_method", "recompute_num_layers", "recompute_modules")
-    leave_rest(section, *_MEGATRON_NEUTRAL)
+    shared.leave_rest(override, "recompute_method", "recompute_num_layers", "recompute_modules")
+    shared.leave_rest(section, *_MEGATRON_NEUTRAL)
     return Engine(kind="megatron", fields=fields)
 
 
 def _method(model: Section, sharding: Section) -> Method:
-    named = type_named(sharding, "model_dtype") or "fp32"
+    named = shared.type_named(sharding, "model_dtype") or "fp32"
     method = Method(dtype="bf16", loaded=named)
     rank = model.count("lora_rank", least=0)
     modules = targets_of(model, "target_modules", ("all-linear",))
@@ -180,7 +175,7 @@ def _method(model: Section, sharding: Section) -> Method:
     return method
 
 
-def _sizes(reading: Reading, actor: Section, *, is_sft: bool) -> Sizes:
+def _sizes(reading: shared.Reading, actor: Section, *, is_sft: bool) -> shared.Sizes:
     """Samples of an update; with dynamic batches, as many as tokens allow at the full length."""
     data = reading.top.section("data")
     if is_sft:
@@ -188,7 +183,9 @@ def _sizes(reading: Reading, actor: Section, *, is_sft: bool) -> Sizes:
         micro = data.count("micro_batch_size_per_gpu") or _MICRO
         batch = data.count("train_batch_size") or _BATCH
         reading.fields |= {"seq_len": length, "global_batch_size": batch}
-        return Sizes(micro_key="data.micro_batch_size_per_gpu", steps_key="", micro=micro, steps=1)
+        return shared.Sizes(
+            micro_key="data.micro_batch_size_per_gpu", steps_key="", micro=micro, steps=1
+        )
     prompt, response = data.count("max_prompt_length"), data.count("max_response_length")
     length = (prompt or _PROMPT) + (response or _RESPONSE)
     reading.fields["seq_len"] = length
@@ -205,24 +202,17 @@ def _sizes(reading: Reading, actor: Section, *, is_sft: bool) -> Sizes:
         reading.origins["micro_batch_size"] = Origin.DERIVED
         replicas = max((reading.job.gpus or 1) // cp, 1)
         micro = _divisor(prompts * samples // replicas, max(tokens * cp // length, 1))
-        return Sizes(micro_key=key, steps_key="", micro=micro, steps=1)
+        return shared.Sizes(micro_key=key, steps_key="", micro=micro, steps=1)
     micro_each = actor.count("ppo_micro_batch_size_per_gpu")
     every = actor.count("ppo_micro_batch_size")
     if micro_each is None and every is not None and reading.job.gpus:
         micro_each = max(every // reading.job.gpus, 1)
     if micro_each is None:
         reading.origins["micro_batch_size"] = Origin.ASSUMED
-    return Sizes(micro_key=key, steps_key="", micro=micro_each or 1, steps=1)
+    return shared.Sizes(micro_key=key, steps_key="", micro=micro_each or 1, steps=1)
 
 
 def _divisor(own: int, most: int) -> int:
     """The largest number of samples that divides those of a rank."""
     samples = max(own, 1)
     return next(one for one in range(min(most, samples), 0, -1) if samples % one == 0)
-
-
-def _leave(actor: Section, model: Section, sharding: Section, *, is_sft: bool) -> None:
-    leave_rest(sharding, *_FSDP_NEUTRAL)
-    leave_rest(model, *_MODEL_NEUTRAL, effect=Effect.MODEL)
-    if not is_sft:
-        leave_rest(actor, *_ACTOR_NEUTRAL)

@@ -134,14 +134,10 @@ def _expert_grid(model: Model, table: Table) -> Bools:
     return inside & (table.pp > 1) & (table.dp > 1) & (split != table.tp * table.cp)
 
 
-def _shards(table: Table) -> Ints:
-    """Replicas that share one set of shards."""
-    hybrid = np.where(table.dp_shard > 0, table.dp_shard, table.dp)
-    return np.where(table.zero >= ZERO_OPTIMIZER, hybrid, 1)
-
-
 def _expert_shards(model: Model, table: Table) -> Bools:
-    ranks = _shards(table) * table.cp * table.tp
+    # Replicas that share one set of shards.
+    hybrid = np.where(table.dp_shard > 0, table.dp_shard, table.dp)
+    ranks = np.where(table.zero >= ZERO_OPTIMIZER, hybrid, 1) * table.cp * table.tp
     return (ranks % (table.ep * table.etp) != 0) & (table.ep > 1) & model.has_experts
 
 

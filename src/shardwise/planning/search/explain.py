@@ -423,7 +423,10 @@ def explain(
         top=1,
     ).on(the_model, the_system)
     user = UserStrategy.of(the_model, the_system, declared, strategy)
-    searched = _with_scale_of(user, declared)
+    # The space with the GPUs and the batch of the strategy, where it sets none.
+    own = {n: int(getattr(user.row, n)[0]) for n in ("gpus", "global_batch_size")}
+    missing = {name: value for name, value in own.items() if not getattr(declared, name)}
+    searched = declared.fixed(missing, source="strategy") if missing else declared
     candidates = Candidates.of(the_model, the_system, searched)
     mine = None if user.broken else estimate(the_model, the_system, user.row.strategy(0))
     shortages = () if mine is None else _shortages(query, mine)
@@ -479,13 +482,6 @@ def explain(
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
-
-
-def _with_scale_of(user: UserStrategy, space: Space) -> Space:
-    """The space with the GPUs and the batch of the strategy, where it sets none."""
-    own = {n: int(getattr(user.row, n)[0]) for n in ("gpus", "global_batch_size")}
-    missing = {name: value for name, value in own.items() if not getattr(space, name)}
-    return space.fixed(missing, source="strategy") if missing else space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

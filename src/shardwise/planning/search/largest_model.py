@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, divisors
 from shardwise.config.base import MISSING
 from shardwise.config.enums import BaseWeights, Dtype, Optimizer
 from shardwise.config.model import Model
@@ -34,7 +34,6 @@ from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.keywords import LayoutKeywords
-from shardwise.planning.search.layouts import divisors
 from shardwise.planning.search.query import load_space, usable_bytes
 from shardwise.planning.search.results import LargestFit, LargestModel, Shape
 from shardwise.planning.search.run import search
@@ -279,7 +278,10 @@ def largest_model(
         )
         return _fit(case, family, count=count, within=within)
 
-    limit = fit(_everything(declared), math.inf)
+    # The space with all values of what it leaves open, whatever software can run them.
+    wide: dict[str, object] = {"scope": FULL, "any_software": True}
+    fields = {name: value for name, value in wide.items() if name not in declared.model_fields_set}
+    limit = fit(declared.fixed(fields, source="space") if fields else declared, math.inf)
     within = 0.0 if limit.largest is None else limit.largest.parameters
     practical = fit(declared, within)
     return LargestModel(
@@ -331,13 +333,6 @@ def _fit(case: "_Case", family: Family, *, count: int, within: float) -> Largest
         judged=len(evaluated),
         **found,
     )
-
-
-def _everything(space: Space) -> Space:
-    """The space with all values of what it leaves open, whatever software can run them."""
-    wide: dict[str, object] = {"scope": FULL, "any_software": True}
-    fields = {name: value for name, value in wide.items() if name not in space.model_fields_set}
-    return space.fixed(fields, source="space") if fields else space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,7 +436,11 @@ def _most_parameters(case: _Case) -> float:
     state = np.min(least, axis=0)
     if any(stack.update_in_backward for stack in stacks):
         gradient = 0.0
-    if not _trains_everything(case):
+    # Whether every strategy trains all weights of the model.
+    trains, frozen, ranks = (
+        case.space.values(field, case.system) or () for field in ("training", "frozen", "lora_rank")
+    )
+    if not (all(trains) and not any(frozen) and not any(ranks)):
         gradient, state = 0.0, np.zeros_like(weight)
         sizes = [FROZEN_BYTES.get(BaseWeights(word), np.inf) for word in words("base_weights")]
         weight = np.minimum(weight, min(sizes))
@@ -457,14 +456,6 @@ def _most_parameters(case: _Case) -> float:
 def _beyond_bytes(system: System) -> float:
     """Usable bytes of all memory tiers beyond the first, per accelerator."""
     return float(sum(tier.usable_bytes for tier in system.accelerator.memory[1:]))
-
-
-def _trains_everything(case: _Case) -> bool:
-    """Whether every strategy trains all weights of the model."""
-    trains, frozen, ranks = (
-        case.space.values(field, case.system) or () for field in ("training", "frozen", "lora_rank")
-    )
-    return all(trains) and not any(frozen) and not any(ranks)
 
 
 def _refuse_all(case: _Case, model: Model) -> None:

@@ -11,12 +11,12 @@ slower tiers.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from math import gcd, isqrt, prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Ints, divisors
 from shardwise.config.enums import EXTENT_AXES, TIER_FIELDS, Schedule
 from shardwise.config.extents import extents_text
 from shardwise.config.model import Model
@@ -118,13 +118,6 @@ def _with_all_extents(model: Model, system: System, layouts: Table) -> tuple[Tab
     )
     table = replace(layouts.take(rows), extents=extents, extent_lists=tuple(texts))
     return table, first_violation(model, system, table, NETWORK_RULES)
-
-
-@lru_cache(maxsize=1 << 12)
-def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors in ascending order."""
-    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
-    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def all_extents(

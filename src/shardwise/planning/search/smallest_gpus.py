@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints, divisors
 from shardwise.config.accelerator import tier_words
 from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model, ModelLike
@@ -36,7 +36,7 @@ from shardwise.planning.search.candidates import (
     cut_together,
     refusals,
 )
-from shardwise.planning.search.layouts import LayerSplits, divisors, expert_degrees, long_enough
+from shardwise.planning.search.layouts import LayerSplits, expert_degrees, long_enough
 from shardwise.planning.search.query import PREDICTED, FitTest
 from shardwise.planning.search.results import SmallestGpus
 from shardwise.planning.search.scan import (

@@ -260,7 +260,10 @@ def _connect(ray: Any, jobs: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS")
     here = {"address": "local", "num_cpus": jobs, "include_dashboard": False}
     try:
-        _check_listening(address or "")
+        # Raise an `OSError` if nothing listens there: Ray itself would try for many minutes.
+        host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+        if colon and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
         ray.init(**quiet, **({"address": address} if address else here))
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError.of(
@@ -274,13 +277,6 @@ def _enough(name: str, jobs: int | None, cpus: int) -> int:
         problem = f"the {name} cluster has {cpus} CPUs; request no more processes than that"
         raise InputError.of("jobs", jobs, problem)
     return jobs or cpus
-
-
-def _check_listening(address: str) -> None:
-    """Raise an `OSError` if nothing listens there: Ray itself would try for many minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
 
 
 @contextmanager

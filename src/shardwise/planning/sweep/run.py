@@ -147,7 +147,11 @@ def sweep(
     """
     started = time.perf_counter()
     check_flags(together=together, sensitivity=sensitivity)
-    reoptimize = _canonical(reoptimize, fixed)
+    # The value of `reoptimize`, also under its old name, which is removed from the fields.
+    old: bool | None = fixed.pop("reoptimise", None)
+    if old is not None and reoptimize is not None:
+        raise InputError.at("sweep", "is set twice", "reoptimise")
+    reoptimize = reoptimize if old is None else old
     if reoptimize is not None:
         check_flags(reoptimize=reoptimize)
         if not sensitivity:
@@ -226,14 +230,6 @@ def sweep(
     if target is None:
         return result
     return registry.function("exportable_sweep")(result, target, the_model, systems)
-
-
-def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
-    """The value of `reoptimize`, also under its old name, which is removed from the fields."""
-    old: bool | None = fields.pop("reoptimise", None)
-    if old is not None and reoptimize is not None:
-        raise InputError.at("sweep", "is set twice", "reoptimise")
-    return reoptimize if old is None else old
 
 
 def _found(

@@ -91,7 +91,11 @@ def _notes(
 ) -> Iterator[str]:
     for one in config.parameters.values():
         yield from _of_two(one)
-        yield from _of_units(one)
+        if one.name in _IN_BITS and unit_letters(one.raw).startswith("B"):
+            yield (
+                f"{one.name}: {one.raw} is read in bit/s, as AMPeD does whatever the letters: "
+                f"{one.value / 8e9:g} GB/s"
+            )
     if "model" in purposes:
         yield from _of_model(config)
     if "strategy" in purposes:
@@ -135,14 +139,6 @@ def _of_two(one: Parameter) -> Iterator[str]:
     if ignored is None or abs(ignored - one.value) > _SAME * abs(one.value):
         value = one.raw if one.raw is not None else f"{one.value:g}"
         yield f"{one.name}: {value} was {one.origin}; its value {one.written} was ignored"
-
-
-def _of_units(one: Parameter) -> Iterator[str]:
-    if one.name in _IN_BITS and unit_letters(one.raw).startswith("B"):
-        yield (
-            f"{one.name}: {one.raw} is read in bit/s, as AMPeD does whatever the letters: "
-            f"{one.value / 8e9:g} GB/s"
-        )
 
 
 def _of_model(config: AmpedConfig) -> Iterator[str]:

@@ -161,11 +161,6 @@ def print_statistics(statistics: Mapping[str, Any]) -> None:
         show(Text(f"assumed: {', '.join(assumed)}"))
 
 
-def print_refusal(message: str) -> None:
-    """Say why it gives no figures."""
-    show(f"AMPeD refuses this run: {message}")
-
-
 def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everything: bool) -> None:
     """Print AMPeD's figures next to those of shardwise; `everything` adds nothing."""
     del everything

@@ -305,11 +305,6 @@ def print_question(case: CalculonCase) -> None:
     show(Text("\n".join(lines)))
 
 
-def print_refusal(message: str) -> None:
-    """Say why Calculon gives no figures."""
-    show(f"Calculon refuses this run: {message}")
-
-
 def print_peers(execution: CalculonExecution) -> None:
     """Print the groups of each dimension in Calculon's numbering."""
     table = plain_table("peers", "groups", "members", "first ranks", wraps=("first ranks",))

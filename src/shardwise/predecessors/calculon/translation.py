@@ -204,19 +204,15 @@ def _kernel_faults(chip: Mapping[str, Any], name: str) -> Iterator[Fault]:
     for field, (usual, problem) in _USUAL_KERNELS.items():
         if chip[field] != usual:
             yield _fault(name, f"accelerator.{field}", chip[field], problem)
-    for field, curve in _curves(chip).items():
-        if curve is not None and curve["interpolate"]:
-            yield _fault(name, f"accelerator.{field}.interpolate", True, "knows curves of steps")
-
-
-def _curves(chip: Mapping[str, Any]) -> dict[str, Any]:
     engines = {
         f"{engine}.{dtype}": curve
         for engine in ("matmul_curve", "vector_curve")
         for dtype, curve in chip[engine].items()
     }
     tiers = {f"memory[{i}].efficiency": tier["efficiency"] for i, tier in enumerate(chip["memory"])}
-    return engines | tiers
+    for field, curve in (engines | tiers).items():
+        if curve is not None and curve["interpolate"]:
+            yield _fault(name, f"accelerator.{field}.interpolate", True, "knows curves of steps")
 
 
 def _tier_faults(tier: Mapping[str, Any], name: str, where: str) -> Iterator[Fault]:

@@ -51,7 +51,7 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
         if found.statistics:
             tables.print_statistics(found.statistics)
         if found.message is not None:
-            tables.print_refusal(found.message)
+            load("predecessors.tables").print_refusal(_NAMES[type(case)], found.message)
         if found.layers is not None:
             tables.print_layers(found.layers)
     return 0 if found.infeasible is None else 1
@@ -92,7 +92,7 @@ def show_comparison(
         of = (case,) if isinstance(case, NerscCase) else ()
         tables.print_comparison(*of, result, answer, everything=all_)
     if "message" in answer:
-        tables.print_refusal(answer["message"])
+        load("predecessors.tables").print_refusal(_NAMES[type(case)], answer["message"])
     if isinstance(case, CalculonCase) and case.execution.datatype == "float8":
         tables.print_float8()
 

@@ -274,11 +274,6 @@ def print_statistics(statistics: Mapping[str, float]) -> None:
     print_figures(("statistic", "value"), "NERSC perf-estimates", rows)
 
 
-def print_refusal(message: str) -> None:
-    """Say why the run does not fit there."""
-    show(f"It does not fit by NERSC's model: {message}")
-
-
 def print_comparison(
     case: NerscCase, result: Estimate, statistics: Mapping[str, Any], *, everything: bool
 ) -> None:

@@ -117,7 +117,16 @@ def scaling(result: SearchResult) -> Figure:
     _add_ideal(figure, feasible[0], ticks if by == "gpus" else ())
     for number in ticks:
         if all(getattr(scale, by) != number for scale in feasible):
-            _add_nothing(figure, number)
+            figure.add_annotation(
+                text="nothing fits",
+                x=log10(number),  # position of an annotation on a logarithmic axis
+                y=0.05,
+                yref="y domain",
+                yanchor="bottom",
+                textangle=-90,
+                showarrow=False,
+                font={"color": ACCENT},
+            )
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks])
     edge = 0.03 + 0.03 * log10(ticks[-1] / ticks[0])
     figure.update_xaxes(range=[log10(ticks[0]) - edge, log10(ticks[-1]) + edge])
@@ -170,19 +179,6 @@ def _add_ideal(figure: Figure, first: ScaleResult, numbers: Sequence[int]) -> No
         words = {"mode": "lines", "line": line, "hoverinfo": "skip", "name": "ideal"}
         figure.add_trace(plotly().Scatter(x=list(numbers), y=rates, **words), row=1, col=1)
     figure.add_hline(y=100, line=line, row=2, col=1)
-
-
-def _add_nothing(figure: Figure, number: int) -> None:
-    figure.add_annotation(
-        text="nothing fits",
-        x=log10(number),  # position of an annotation on a logarithmic axis
-        y=0.05,
-        yref="y domain",
-        yanchor="bottom",
-        textangle=-90,
-        showarrow=False,
-        font={"color": ACCENT},
-    )
 
 
 def best_time(result: SearchResult) -> Figure:

@@ -346,7 +346,10 @@ def runners_up(result: SweepResult) -> Figure:
     Bars are colored by what limits them: the largest component besides forward and backward.
     """
     go = plotly()
-    point = _one_point(result)
+    if len(result.points) != 1:
+        remedy = "name one: only(result, systems=..., at={axis: label})"
+        raise missing("one point only", remedy)
+    point = result.points[0]
     plans = [plan for plan in point.best if plan.fits]
     if len(plans) <= 1:
         raise missing("several strategies at the point", "sweep with top=10")
@@ -393,13 +396,6 @@ def _names(plans: Sequence[PointPlan]) -> list[str]:
         small = f"<br><span style='font-size:10px'>{', '.join(words)}</span>" if words else ""
         names.append(f"{rank}  {degrees(plan.strategy)}{small}")
     return names
-
-
-def _one_point(result: SweepResult) -> SweepPoint:
-    if len(result.points) != 1:
-        remedy = "name one: only(result, systems=..., at={axis: label})"
-        raise missing("one point only", remedy)
-    return result.points[0]
 
 
 def _limit_word(part: str) -> str:

@@ -386,7 +386,12 @@ def closing_lines(result: Estimate) -> list[str]:
     lines.append(result.cost.price_line)
     lines += _assumed_network(result)
     lines += _assumed_host(result)
-    lines += _mixer_kernels(result)
+    # How much of the step kernels of mixers take, and how well their times are known.
+    lines += [
+        f"kernels of {one.kind}: {one.share:.0%} of the step, +-{one.spread:.0%}, rates "
+        + ("of this generation" if one.measured else "scaled from another generation")
+        for one in result.mixer_kernels
+    ]
     lines += _interval(result)
     lines += _memory_interval(result)
     return lines
@@ -432,15 +437,6 @@ def _assumed_host(result: Estimate) -> list[str]:
     slower, faster = seconds(found.slower_step_s), seconds(found.faster_step_s)
     unknown = f" (set {' and '.join(names)})" if names else ""
     return [one, f"  step time on the fastest such host {faster}, on the slowest {slower}{unknown}"]
-
-
-def _mixer_kernels(result: Estimate) -> list[str]:
-    """How much of the step kernels of mixers take, and how well their times are known."""
-    return [
-        f"kernels of {one.kind}: {one.share:.0%} of the step, +-{one.spread:.0%}, rates "
-        + ("of this generation" if one.measured else "scaled from another generation")
-        for one in result.mixer_kernels
-    ]
 
 
 def _interval(result: Estimate) -> list[str]:

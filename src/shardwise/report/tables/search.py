@@ -511,7 +511,10 @@ def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
 def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
     title = f"Pareto front: time and {against}, {len(plans)} strategies"
     step = -(-len(plans) // _MOST_PARETO)
-    unnamed = _unnamed([plan.strategy for plan in plans])
+    # Fields that differ and that a strategy in brief does not name.
+    strategies = [plan.strategy for plan in plans]
+    named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
+    unnamed = [f for f in columns_of(strategies) if f not in named] if strategies else []
     plans = [plan for i, plan in enumerate(plans) if i % step == 0 or i == len(plans) - 1]
     lines, common = briefly([plan.strategy for plan in plans])
     words = iter(lines)
@@ -535,12 +538,6 @@ def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
         wraps=("strategy",),
     )
     return table, common
-
-
-def _unnamed(strategies: Sequence[Mapping[str, object]]) -> list[str]:
-    """Fields that differ and that a strategy in brief does not name."""
-    named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
-    return [f for f in columns_of(strategies) if f not in named] if strategies else []
 
 
 def _more(strategy: Mapping[str, Any], unnamed: Sequence[str]) -> Iterator[str]:

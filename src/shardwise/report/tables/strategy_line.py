@@ -4,17 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Interval
-from shardwise.config.enums import (
-    Adapter,
-    AttentionKernel,
-    BaseWeights,
-    CheckpointPlace,
-    CpuOptimizer,
-    Dispatcher,
-    Reference,
-    Task,
-    TpOverlap,
-)
+from shardwise.config import enums
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.plain import joined
 from shardwise.config.strategy_fields import DEGREES, FIELDS, HEADLINES, RANK_DEGREES
@@ -26,7 +16,7 @@ ALWAYS_SHOWN = tuple(name for name in RANK_DEGREES if name in HEADLINES)
 """Degrees that a table shows even where all strategies agree."""
 MORE_DEGREES = tuple(name for name in DEGREES if name not in HEADLINES)
 """Degrees that are shown where they split something."""
-_ADAPTER_WORDS = {Adapter.LORA: "LoRA", Adapter.DORA: "DoRA"}
+_ADAPTER_WORDS = {enums.Adapter.LORA: "LoRA", enums.Adapter.DORA: "DoRA"}
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""
 SWITCHES = {
@@ -95,12 +85,12 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
         panels = strategy["summa_panels"]
         cut = f" in {panels} panels" if panels else ""
         overlap = strategy["tp_overlap"]
-        own = "" if overlap == TpOverlap.STACK else f"/{overlap}"
+        own = "" if overlap == enums.TpOverlap.STACK else f"/{overlap}"
         options.append(f"{strategy['tp_exchange']}{own}{cut}")
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
     options += dispatcher_in_brief(strategy)
-    if (kernel := strategy["attention_kernel"]) != AttentionKernel.STACK:
+    if (kernel := strategy["attention_kernel"]) != enums.AttentionKernel.STACK:
         options.append(f"{kernel} attention")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
     return [*options, *host_in_brief(strategy), *method_in_brief(strategy)]
@@ -109,23 +99,23 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
 def host_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     """How the host updates, where the strategy says it."""
     update, threads = strategy["cpu_optimizer"], strategy["host_threads"]
-    words = [] if update == CpuOptimizer.STACK else [f"cpu optimizer {update}"]
+    words = [] if update == enums.CpuOptimizer.STACK else [f"cpu optimizer {update}"]
     return words if threads is None else [*words, f"host threads {threads}"]
 
 
 def method_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     """What is trained and how, apart from all weights on next tokens, in a few words each."""
-    words = [strategy["task"]] if strategy["task"] != Task.PRETRAIN else []
-    if strategy["reference_model"] != Reference.USUAL:
+    words = [strategy["task"]] if strategy["task"] != enums.Task.PRETRAIN else []
+    if strategy["reference_model"] != enums.Reference.USUAL:
         words.append(f"reference {strategy['reference_model']}")
     if strategy["lora_rank"] is not None:
         own = strategy["lora_targets"]
         places = "+".join(strategy["lora_parts"]) if own is None else targets_in_brief(own)
         kind = _ADAPTER_WORDS[strategy["adapter"]]
         words.append(f"{kind} rank {strategy['lora_rank']} on {places}")
-    if strategy["base_weights"] != BaseWeights.STACK:
+    if strategy["base_weights"] != enums.BaseWeights.STACK:
         words.append(f"{strategy['base_weights']} base")
-    if strategy["checkpoint_place"] != CheckpointPlace.DEVICE:
+    if strategy["checkpoint_place"] != enums.CheckpointPlace.DEVICE:
         words.append("checkpoints on the host")
     if strategy["data_lengths"] is not None:
         p50, p95, longest = strategy["data_lengths"]
@@ -140,7 +130,7 @@ def dispatcher_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     """The dispatcher, where tokens are sent to other ranks by another one than all_to_all."""
     sends = strategy["ep"] * strategy["etp"] > 1
     word = strategy["dispatcher"]
-    return [word] if sends and word != Dispatcher.ALL_TO_ALL else []
+    return [word] if sends and word != enums.Dispatcher.ALL_TO_ALL else []
 
 
 def _recompute(strategy: Mapping[str, Any]) -> str:

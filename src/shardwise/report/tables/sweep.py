@@ -94,7 +94,10 @@ def _points(result: SweepResult) -> tuple[Table, str]:
         wraps=("strategy",),
         notes={"tokens/s": "speed-up: by tokens/s, as the tokens of a step differ"},
     )
-    base = _base_rate(result)
+    # Tokens/s that speed-ups are relative to: of the system as it is (1x), else of the first.
+    found = [point for point in result.points if point.best]
+    as_it_is = [point for point in found if _is_unchanged(result, point)]
+    base = next((point.best[0].tokens_per_s for point in as_it_is or found), 1.0)
     shown = _shown_points(result)
     lines, common = briefly([plan.strategy for point in shown for plan in point.best])
     words = iter(lines)
@@ -114,13 +117,6 @@ def _points(result: SweepResult) -> tuple[Table, str]:
                 next(words),
             )
     return table, common
-
-
-def _base_rate(result: SweepResult) -> float:
-    """Tokens/s that speed-ups are relative to: of the system as it is (1x), else of the first."""
-    found = [point for point in result.points if point.best]
-    as_it_is = [point for point in found if _is_unchanged(result, point)]
-    return next((point.best[0].tokens_per_s for point in as_it_is or found), 1.0)
 
 
 def _is_unchanged(result: SweepResult, point: SweepPoint) -> bool:

@@ -1,6 +1,6 @@
 """Figures of a system that a table of measurements determines, with the bounds of each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from shardwise.config.accelerator import (
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath
 from shardwise.cost.benchmark import MATRIX_TYPES
-from shardwise.validate.calibrate.predictions import attention_names, experts_names
+from shardwise.validate.calibrate.predictions import Texts, attention_names, experts_names
 from shardwise.validate.calibrate.tables import KernelTable
 
 _BENCHMARK = ("accelerator", "benchmark")
@@ -196,18 +196,26 @@ def _throttle(figures: Any, at: FigurePath, *, repeated: bool = False) -> Iterat
     return _frees(figures.throttle, (*at, "throttle"), names)
 
 
+def _groups(
+    system: System, table: KernelTable, kind: str, names: Texts
+) -> Iterator[tuple[Any, FigurePath, KernelTable]]:
+    """Figures of a part of the benchmark, their place, and the rows of the same name."""
+    for name, figures in getattr(system.accelerator.benchmark, kind, {}).items():
+        rows = names == name
+        if rows.any():
+            yield figures, (*_BENCHMARK, kind, str(name)), table.take(rows)
+
+
+def _fittable(at: FigurePath, table: KernelTable, free: Iterable[Free]) -> Fittable:
+    return Fittable(prefix=".".join(map(str, at)), table=table, free=tuple(free))
+
+
 def _matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
-    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
-    for name, figures in system.accelerator.benchmark.matmul.items():
-        rows = table.columns["dtype"] == name
-        if not rows.any():
-            continue
-        at = (*_BENCHMARK, "matmul", str(name))
+    for figures, at, some in _groups(system, table, "matmul", table.columns["dtype"]):
         casts = tuple(n for n in ("cast_bytes", "cast_grouping") if getattr(figures, n))
         free = [*_of_products(figures, at, _CLOSED), *_frees(figures, at, casts)]
-        repeated = bool((table.columns["mode"][rows] == "sustained").any())
-        free += _throttle(figures, at, repeated=repeated)
-        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+        repeated = bool((some.columns["mode"] == "sustained").any())
+        yield _fittable(at, some, [*free, *_throttle(figures, at, repeated=repeated)])
 
 
 def _of_products(figures: ProductFigures, at: FigurePath, closed: tuple[str, ...]) -> list[Free]:
@@ -231,7 +239,7 @@ def _training_matmuls(system: System, table: KernelTable) -> Iterator[Fittable]:
             both = "NT" in layouts and len(layouts) > 1
             free = _of_products(figures, at, closed)
             free += _frees(figures, at, ("weight_grad_share",) if both else ())
-            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+            yield _fittable(at, table.take(rows), free)
 
 
 def _training_attention(system: System, table: KernelTable) -> Iterator[Fittable]:
@@ -248,7 +256,7 @@ def _training_attention(system: System, table: KernelTable) -> Iterator[Fittable
     free += [Free(path=(*at, "efficiency", width), low=1e-3, high=1.0) for width in sorted(met)]
     if {"fwd", "bwd"} <= set(columns["direction"][rows].tolist()):
         free += _frees(figures, at, ("backward_ratio",))
-    yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+    yield _fittable(at, table.take(rows), free)
 
 
 def _elementwise(system: System, table: KernelTable) -> Iterator[Fittable]:
@@ -258,34 +266,22 @@ def _elementwise(system: System, table: KernelTable) -> Iterator[Fittable]:
     if (table.columns["flops"] > 0).any() and not system.accelerator.asynchronous:
         low, high = _BOUNDS["vector"]
         free.append(Free(path=("accelerator", "vector", "fp32"), low=low, high=high))
-    yield Fittable(prefix=".".join(map(str, at)), table=table, free=tuple(free))
+    yield _fittable(at, table, free)
 
 
 def _attentions(system: System, table: KernelTable) -> Iterator[Fittable]:
-    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
-    names = attention_names(table)
-    for name, figures in system.accelerator.benchmark.attention.items():
-        rows = names == name
-        if not rows.any():
-            continue
-        at = (*_BENCHMARK, "attention", str(name))
+    for figures, at, some in _groups(system, table, "attention", attention_names(table)):
         fitted: tuple[str, ...] = ("efficiency", "longest_weight", "memory_efficiency", "launch")
         fitted += tuple(n for n in ("fill_keys", "copy_bytes", "cast_bytes") if getattr(figures, n))
-        free = (*_frees(figures, at, fitted), *_throttle(figures, at))
-        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+        yield _fittable(at, some, [*_frees(figures, at, fitted), *_throttle(figures, at)])
 
 
 def _expert_blocks(system: System, table: KernelTable) -> Iterator[Fittable]:
-    assert system.accelerator.benchmark is not None  # noqa: S101 - has starting figures
-    names = experts_names(table)
-    for name, figures in system.accelerator.benchmark.experts.items():
-        rows = (names == name) & (table.columns["distribution"] == "balanced")
-        if not rows.any():
-            continue
-        at = (*_BENCHMARK, "experts", str(name))
+    balanced = table.take(table.columns["distribution"] == "balanced")
+    for figures, at, some in _groups(system, balanced, "experts", experts_names(balanced)):
         moved = ("pair_bytes", "token_bytes", "inner_bytes", "choice_bytes")
-        free = (*_frees(figures, at, (*_CLOSED, *moved)), *_throttle(figures, at))
-        yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=free)
+        free = [*_frees(figures, at, (*_CLOSED, *moved)), *_throttle(figures, at)]
+        yield _fittable(at, some, free)
 
 
 def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
@@ -317,7 +313,7 @@ def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
             if rates.bulk is not None:
                 bulk = ("small_rate", "latency", "latency_per_member", "join_exponent")
                 free += _frees(rates.bulk, (*at, "bulk"), bulk)
-            yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+            yield _fittable(at, table.take(rows), free)
         if beyond:
             return
         inner = size

@@ -5,14 +5,15 @@ collectives from the figures that estimates use. Rows without figures of the sys
 instead of a prediction.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.system import System
+from shardwise.config.system import Accelerator, System
 from shardwise.cost.attention import kernel_time_factor
 from shardwise.cost.benchmark import (
     attention_benchmark,
@@ -166,83 +167,56 @@ def _of_system(
     return predict(table, system)
 
 
-def _lacks(system: System, kind: str, name: str) -> str:
-    return f"{system.name} has no accelerator.benchmark.{kind}.{name}"
+Rows = Mapping[str, Any]
+"""Columns of a table by name."""
+
+
+def _benchmarks(
+    table: KernelTable,
+    system: System,
+    kind: str,
+    names: Texts,
+    time: Callable[[Accelerator, str, Any, Rows], Floats],
+) -> Iterator[tuple[Bools, Floats | str]]:
+    """Times of groups of rows by the figures of the same name in a part of the benchmark."""
+    figures = getattr(system.accelerator.benchmark, kind, {})
+    known = {str(name): one for name, one in figures.items()}
+    for name in np.unique(names).tolist():
+        rows = names == name
+        if name in known:
+            yield rows, time(system.accelerator, name, known[name], table.take(rows).columns)
+        else:
+            yield rows, f"{system.name} has no accelerator.benchmark.{kind}.{name}"
 
 
 def _matmuls(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    chip = system.accelerator
-    figures = (
-        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.matmul.items()}
-    )
-    for name in np.unique(table.columns["dtype"]).tolist():
-        rows = table.columns["dtype"] == name
-        if name not in figures:
-            yield rows, _lacks(system, "matmul", name)
-            continue
-        of = table.take(rows).columns
-        yield (
-            rows,
-            matmul_benchmark(
-                chip,
-                name,
-                figures[name],
-                m=of["m"],
-                n=of["n"],
-                k=of["k"],
-                sustained=of["mode"] == "sustained",
-            ),
+    def time(chip: Accelerator, name: str, figures: Any, of: Rows) -> Floats:
+        repeated = of["mode"] == "sustained"
+        return matmul_benchmark(
+            chip, name, figures, m=of["m"], n=of["n"], k=of["k"], sustained=repeated
         )
+
+    return _benchmarks(table, system, "matmul", table.columns["dtype"], time)
 
 
 def _attention(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    chip = system.accelerator
-    figures = (
-        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.attention.items()}
-    )
-    names = attention_names(table)
-    for name in np.unique(names).tolist():
-        rows = names == name
-        if name not in figures:
-            yield rows, _lacks(system, "attention", name)
-            continue
-        some = table.take(rows).columns
-        sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
-        yield (
-            rows,
-            attention_benchmark(
-                chip,
-                name.split("_")[0],
-                figures[name],
-                causal=bool(some["causal"][0] > 0),
-                **{size: some[size] for size in sizes},
-            ),
-        )
+    sizes = ("batch", "seq", "heads", "kv_heads", "head_dim", "head_dim_v")
+
+    def time(chip: Accelerator, name: str, figures: Any, of: Rows) -> Floats:
+        causal, some = bool(of["causal"][0] > 0), {size: of[size] for size in sizes}
+        return attention_benchmark(chip, name.partition("_")[0], figures, causal=causal, **some)
+
+    return _benchmarks(table, system, "attention", attention_names(table), time)
 
 
 def _experts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    chip = system.accelerator
-    figures = (
-        {} if chip.benchmark is None else {str(n): f for n, f in chip.benchmark.experts.items()}
-    )
-    names = experts_names(table)
-    for name in np.unique(names).tolist():
-        rows = names == name
-        if name not in figures:
-            yield rows, _lacks(system, "experts", name)
-            continue
-        some = table.take(rows).columns
-        sizes = ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
-        yield (
-            rows,
-            experts_benchmark(
-                chip,
-                name,
-                figures[name],
-                gated=some["gated"] > 0,
-                **{size: some[size] for size in sizes},
-            ),
-        )
+    sizes = ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
+
+    def time(chip: Accelerator, name: str, figures: Any, of: Rows) -> Floats:
+        some = {size: of[size] for size in sizes}
+        return experts_benchmark(chip, name, figures, gated=of["gated"] > 0, **some)
+
+    return _benchmarks(table, system, "experts", experts_names(table), time)
 
 
 def _extents(system: System, inside: Floats, members: Floats) -> Ints:

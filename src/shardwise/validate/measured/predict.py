@@ -74,7 +74,16 @@ def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Predic
         except NotModeledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
     for rows in tables_of(cases):
-        found |= _predicted(runs, rows, leave_out=leave_out)
+        # Runs of one model on one system.
+        model, system, _ = rows[0][1]
+        table = estimate_many(model, system, [case.strategy for _, case in rows])
+        counted = count_parameters(model)
+        found |= {
+            position: Prediction(run=runs[position], refused=_reason(case))
+            if table.reason(row) is not None
+            else _prediction(runs[position], case, table, row, counted, leave_out=leave_out)
+            for row, (position, case) in enumerate(rows)
+        }
     return tuple(found[position] for position in range(len(runs)))
 
 
@@ -112,21 +121,6 @@ def tables_of(cases: Mapping[int, Case]) -> list[list[tuple[int, Case]]]:
         key = case.model.model_dump_json(exclude={"name"}), case.system.model_dump_json()
         tables[key].append((position, case))
     return list(tables.values())
-
-
-def _predicted(
-    runs: Sequence[Run], rows: Sequence[tuple[int, Case]], *, leave_out: bool
-) -> dict[int, Prediction]:
-    """Runs of one model on one system."""
-    model, system, _ = rows[0][1]
-    table = estimate_many(model, system, [case.strategy for _, case in rows])
-    counted = count_parameters(model)
-    return {
-        position: Prediction(run=runs[position], refused=_reason(case))
-        if table.reason(row) is not None
-        else _prediction(runs[position], case, table, row, counted, leave_out=leave_out)
-        for row, (position, case) in enumerate(rows)
-    }
 
 
 def _reason(case: Case) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, divisors
 from shardwise.errors import Fault, InputError, nearest, refuse
 from shardwise.predecessors.amped.files import DERIVED
 from shardwise.predecessors.amped.formulas import (
@@ -454,7 +454,7 @@ def _permutations(accelerators: int, per_node: int) -> tuple[Ints, ...]:
     Ordered by the product within a node, largest first, then by the degrees as they stand.
     """
     blocks = []
-    for inside in reversed(_divisors(math.gcd(accelerators, per_node))):
+    for inside in reversed(divisors(math.gcd(accelerators, per_node))):
         intra, inter = _triples(inside), _triples(accelerators // inside)
         first = np.repeat(np.arange(len(intra)), len(inter))
         second = np.tile(np.arange(len(inter)), len(intra))
@@ -466,15 +466,10 @@ def _permutations(accelerators: int, per_node: int) -> tuple[Ints, ...]:
 
 def _triples(number: int) -> Ints:
     """All (a, b, c) whose product it is."""
-    divisors = np.array(_divisors(number))
-    a, b = (column.ravel() for column in np.meshgrid(divisors, divisors, indexing="ij"))
+    every = np.array(divisors(number))
+    a, b = (column.ravel() for column in np.meshgrid(every, every, indexing="ij"))
     fits = number % (a * b) == 0
     return np.stack([a[fits], b[fits], number // (a[fits] * b[fits])], axis=1)
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def _exponents(number: int) -> list[int]:

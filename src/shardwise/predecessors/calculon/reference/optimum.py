@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined, gather
+from shardwise.arrays import Bools, Floats, Ints, combined, divisors, gather
 from shardwise.errors import Fault, InputError, allowed_words, nearest, refuse
 from shardwise.predecessors.calculon.files import (
     ATTENTIONS,
@@ -134,7 +134,7 @@ def pieces(
             continue
         networks, refused = _networks(system, (tp, pp, dp))
         micro = np.array(
-            [m for m in _divisors(batch // dp) if m * model.seq_size % tp == 0], dtype=np.int64
+            [m for m in divisors(batch // dp) if m * model.seq_size % tp == 0], dtype=np.int64
         )
         combined = options[tp > 1, dp > 1]
         size = combined.activation_recompute.size
@@ -157,19 +157,14 @@ def _layouts(model: CalculonModel, num_procs: int) -> Iterator[tuple[int, int, i
     Calculon tries tensor degrees that do not divide the inner width of the MLP, too, and stops at
     the first; they are left out.
     """
-    for tp in _divisors(num_procs):
+    for tp in divisors(num_procs):
         if model.hidden % tp or model.attn_heads % tp or model.feedforward % tp:
             continue
-        for pp in _divisors(num_procs // tp):
+        for pp in divisors(num_procs // tp):
             if model.num_blocks % pp:
                 continue
-            for chunks in _divisors(model.num_blocks // pp) if pp > 1 else (1,):
+            for chunks in divisors(model.num_blocks // pp) if pp > 1 else (1,):
                 yield tp, pp, num_procs // (tp * pp), chunks
-
-
-def _divisors(number: int) -> list[int]:
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
 
 
 def _networks(system: CalculonSystem, degrees: tuple[int, int, int]) -> tuple[Ints, dict[str, int]]:

@@ -191,7 +191,10 @@ def flow(
 ) -> tuple[Milp, Ints]:
     """Return the program in GiB and ms, and the columns of x, one for each module."""
     builder = Builder()
-    able = allowed & _fits_alone(info, world_size, budget_gib)
+    # Modules that could be a unit if all others needed nothing.
+    states = info.parameter_bytes + info.gradient_bytes + _most_inside(info, world_size)
+    fits: Bools = states + 2 * info.parameter_bytes <= (budget_gib + 1e-6) * GIB
+    able = allowed & fits
     able[0] = False  # the root is one in any case; its terms are written apart
     # What each unit saves of the root's collectives: P / ba + G / br [ms].
     gather = info.parameter_bytes / comm.all_gather.bytes_per_ms
@@ -211,13 +214,6 @@ def flow(
     root += comm.reduce_scatter.time_ms(info.gradient_bytes[0])
     builder.columns(1, cost=root, lower=1.0, upper=1.0)
     return builder.build(), x
-
-
-def _fits_alone(info: ModuleInfo, world_size: int, budget: float) -> Bools:
-    """Modules that could be a unit if all others needed nothing."""
-    states = info.parameter_bytes + info.gradient_bytes + _most_inside(info, world_size)
-    fits: Bools = states + 2 * info.parameter_bytes <= (budget + 1e-6) * GIB
-    return fits
 
 
 def _most_inside(info: ModuleInfo, world_size: int) -> Floats:

@@ -6,14 +6,13 @@ The space is tried in the published order; of configurations with the same throu
 tried wins.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, combined, gather, total
+from shardwise.arrays import Floats, Ints, combined, divisors, gather, total
 from shardwise.config.base import MOST
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, refuse
@@ -463,12 +462,12 @@ def _layouts(model: NerscModel, method: Method, gpus: int, global_batch: int) ->
 
     pp divides n / tp and depth; dp is the rest, and divides the batch.
     """
-    m1, m2, pp = _grid(*_degrees(model, method, gpus), np.array(_divisors(model.depth)))
+    m1, m2, pp = _grid(*_degrees(model, method, gpus), np.array(divisors(model.depth)))
     fits = np.flatnonzero(gpus % (m1 * m2 * pp) == 0)
     m1, m2, pp = m1[fits], m2[fits], pp[fits]
     dp = gpus // (m1 * m2 * pp)
     fits = np.flatnonzero(global_batch % dp == 0)
-    row, b = _grid(fits, np.array(_divisors(global_batch)))
+    row, b = _grid(fits, np.array(divisors(global_batch)))
     split = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[method]
     fits = (global_batch // dp[row] % b == 0) & (b * model.l % split[row] == 0)
     row, b = row[fits], b[fits]
@@ -484,7 +483,7 @@ def _layouts(model: NerscModel, method: Method, gpus: int, global_batch: int) ->
 
 def _degrees(model: NerscModel, method: Method, gpus: int) -> tuple[Ints, Ints]:
     """Values of m1 and m2 that leave wide enough parts."""
-    every = np.array(_divisors(gpus))
+    every = np.array(divisors(gpus))
     m1 = every[(model.h % every == 0) & (model.e % every == 0)]
     if method == "1d":
         return m1[3 * model.e // m1 >= _LEAST_WIDTH], np.array([1])
@@ -496,12 +495,6 @@ def _degrees(model: NerscModel, method: Method, gpus: int) -> tuple[Ints, Ints]:
 def _grid(*values: Ints) -> list[Ints]:
     """Columns of all combinations, the last varying fastest."""
     return [column.ravel() for column in np.meshgrid(*values, indexing="ij")]
-
-
-def _divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def _panels(model: NerscModel, method: Method, layouts: Layouts) -> Choices:
@@ -524,7 +517,11 @@ def _panel_numbers(e: int, start: int) -> Ints:
 
 def _placements(layouts: Layouts, domain: int) -> Choices:
     """Ordered factorizations of a domain whose factors divide their groups."""
-    table = _factorisations(domain)
+    # All (t1, t2, t_dp, t_pp) whose product it is, t1 varying slowest.
+    t1, t2, t_dp = _grid(*[np.array(divisors(domain))] * 3)
+    product = t1 * t2 * t_dp
+    factors = np.stack([t1, t2, t_dp, domain // product], axis=1)
+    table = factors[domain % product == 0]
     groups = layouts.m1, layouts.m2, layouts.dp, layouts.pp
     common = np.gcd(np.stack(groups, axis=1), domain)
 
@@ -534,14 +531,6 @@ def _placements(layouts: Layouts, domain: int) -> Choices:
 
     firsts, position = distinct_rows(list(common.T))
     return Choices.of(some(firsts), position, none=table[:0])
-
-
-def _factorisations(number: int) -> Ints:
-    """All (t1, t2, t_dp, t_pp) whose product it is, t1 varying slowest."""
-    t1, t2, t_dp = _grid(*[np.array(_divisors(number))] * 3)
-    product = t1 * t2 * t_dp
-    factors = np.stack([t1, t2, t_dp, number // product], axis=1)
-    return factors[number % product == 0]
 
 
 # Candidates timed at a time: their columns use about 20 MB.
