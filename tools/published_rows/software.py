@@ -215,6 +215,8 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
     if says_flash(run.attention_impl) is False:
         changes |= {"attention_kernel": AttentionKernel.UNFUSED}
+    elif _SDPA_FLASH.search(run.attention_impl or "") and stack.attention_kernel == _BEST:
+        changes |= {"attention_kernel": AttentionKernel.FLASH2}
     changes |= _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
@@ -230,6 +232,9 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     return changes
 
 
+# The flash kernel of PyTorch is FlashAttention 2 (pytorch v2.2.0 to 2.11, sdp_utils.cpp).
+_SDPA_FLASH = re.compile(r"sdpa.*flash", re.IGNORECASE)
+_BEST = AttentionKernel.BEST
 # What a recipe of low precision quantizes in addition to products of layers, by fields of stacks.
 _LOW_PRECISION = {
     "quantized_attention": "fp8_dot_product_attention",
