@@ -102,6 +102,9 @@ class Stack(Sourced):
     fused kernel on the accelerator, another fused kernel, or `unfused`. FlashAttention 1 and 2
     stand for the fused kernel of that time on accelerators that do not run them. Files with the
     former fields `attention` and `flash_kernel` are read."""
+    experts_attention_kernel: AttentionKernel = AttentionKernel.STACK
+    """The same for models with experts, where `attention_kernel` is `best` and theirs is another
+    one; `stack`: none (torchtitan: FlexAttention, of Triton)."""
     flash_fp32: bool = False
     """Whether a fused kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA), in
     place of its own. FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs
@@ -425,6 +428,12 @@ class Stack(Sourced):
         own = self.expert_kernel == kernel
         own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
         return self if own else Stack.load(EXPERT_KERNELS[kernel])
+
+    @property
+    def kernel_of_experts(self) -> AttentionKernel:
+        """Attention kernel of models with experts; `stack`: that of all models."""
+        is_best = self.attention_kernel == AttentionKernel.BEST
+        return self.experts_attention_kernel if is_best else AttentionKernel.STACK
 
     def splits_experts_as_tp(self, *, alone: bool) -> bool:
         """Whether its release has no expert tensor-parallel degree other than `tp`.

@@ -695,6 +695,9 @@ class Strategy(ConfigBase):
         as_tp = model.has_experts and stack.splits_experts_as_tp(alone=self.ep == 1)
         if as_tp and "etp" not in own:
             inherited["etp"] = self.tp
+        left_open = model.has_experts and self.attention_kernel == AttentionKernel.STACK
+        if left_open and stack.kernel_of_experts != AttentionKernel.STACK:
+            inherited["attention_kernel"] = stack.kernel_of_experts
         if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
             inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
         if inherited:
