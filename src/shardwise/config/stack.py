@@ -34,6 +34,7 @@ from shardwise.config.enums import (
     Word,
 )
 from shardwise.config.expressions.records import merged
+from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError
 from shardwise.frozen import FrozenDict
 from shardwise.records import replace
@@ -57,6 +58,7 @@ EXPERT_KERNELS = {
 _OLD_EXPERT_KERNELS = {"loop": ExpertKernel.CALLS, "fused": ExpertKernel.GROUPED}
 # Its first month is the one that `yearly_time_factor` counts from.
 _TREND_SINCE = 2025
+_MOST_INLINE_BYTES = 2**16
 
 
 def _accept_base(schema: dict[str, Any]) -> None:
@@ -471,11 +473,15 @@ class Stack(Sourced):
     def from_fields(cls, value: object) -> "str | Stack":
         """Read the stack of a strategy: a name, a file, or a base and the fields that differ.
 
+        The last may be text in braces, as on the command line.
+
         Raises
         ------
         ValueError, InputError
             If it is none of them, or a field is wrong.
         """
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = parse(value, ".yaml", "stack", most_bytes=_MOST_INLINE_BYTES)
         if isinstance(value, (str, Stack)):
             return value
         if not isinstance(value, Mapping):

@@ -563,7 +563,7 @@ class Strategy(ConfigBase):
     ] = None
     """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
     that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
-    or `base` and the fields that differ from that stack."""
+    or `base` and the fields that differ from that stack; these also as text in braces."""
     attention_kernel: Annotated[
         AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
     ] = AttentionKernel.STACK
