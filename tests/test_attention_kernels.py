@@ -8,7 +8,7 @@ import pytest
 import samples
 from rows import each_row
 from samples import run
-from shardwise import InputError, Model, Stack, System, catalog, estimate
+from shardwise import InputError, Model, Stack, System, catalog, estimate, estimate_many
 from shardwise.config.accelerator import KernelTime
 from shardwise.config.enums import AttentionKernel, Generation
 from shardwise.config.software.attention import attention_facts, sdpa_kernel, te_kernel
@@ -221,3 +221,21 @@ def test_no_kernel_of_the_catalog_is_faster_than_the_best(system: System) -> Non
         assert min(factors) >= 1
         if word != "flash1":
             assert system.accelerator.generation in FACTS.kernels[word].runs_on
+
+
+@each_row(("name", "kernel"), [("llama3.2-1b", "stack"), ("deepseek-v2-lite", "triton")])
+def test_a_stack_may_have_another_kernel_for_experts(name: str, kernel: str) -> None:
+    """torchtitan 0.2: FlexAttention with experts, in single plans and in columns; what is set
+    wins, in the strategy and in the stack."""
+    plan: dict[str, Any] = {"gpus": 8, "mbs": 1, "gbs": 8, "seq_len": 2048}
+    plan |= {"stack": "torchtitan-2025", "zero": 3}
+    alone = estimate(name, "h100-sxm", plan)
+    assert alone.strategy["attention_kernel"] == kernel
+    (together,) = estimate_many(name, "h100-sxm", {**plan, "gbs": [8]}).step_time_s
+    assert together == pytest.approx(alone.step_time_s, rel=1e-12)
+    best = estimate(name, "h100-sxm", plan, attention_kernel="best")
+    assert best.strategy["attention_kernel"] == "best"
+    plan["stack"] = {"base": "torchtitan-2025", "attention_kernel": "flash2"}
+    own = estimate(name, "h100-sxm", plan)
+    assert own.strategy["attention_kernel"] == "stack"
+    assert own.step_time_s > best.step_time_s

@@ -7,8 +7,9 @@ import pytest
 
 import samples
 from samples import moved, operations
-from shardwise import Model, System, estimate, estimate_many
+from shardwise import InputError, Model, System, estimate, estimate_many
 from shardwise.config.enums import Quantization
+from shardwise.config.strategy import Strategy
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 
 pytestmark = pytest.mark.any_software
@@ -86,6 +87,17 @@ def test_a_head_in_eight_bits_is_faster_alone() -> None:
     assert more > 2 * SIZE * model.vocab * model.hidden * 0.9
     other = estimate(model, system, PLAIN | software(quantized_head=["nvfp4"]))
     assert other.step_time_s == plain.step_time_s
+
+
+def test_the_command_line_names_them_in_braces() -> None:
+    """The text is that of a strategy file, of any fields of a stack; wrong ones are named."""
+    text = "{base: megatron-bridge-nvl72, quantized_head: [mxfp8], quantized_attention: [mxfp8]}"
+    read = Strategy.validated(PLAIN | {"stack": text}, source="flags").loaded_stack()
+    assert read.name == "megatron-bridge-nvl72"
+    assert read.quantized_head == read.quantized_attention == ("mxfp8",)
+    for wrong, named in (("{base: megatron-bridge-nvl72, heads: 1}", "heads"), ("{base", "stack")):
+        with pytest.raises(InputError, match=named):
+            Strategy.validated(PLAIN | {"stack": wrong}, source="flags")
 
 
 def test_rows_with_and_without_are_what_each_is_alone() -> None:

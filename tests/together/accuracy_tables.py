@@ -76,8 +76,9 @@ CAUSES = (
           "on 8 stages, whose layout is not published", known=False),
     Cause(r"mbskill-qwen30b-epoverlap-off", "Megatron-Bridge, Qwen3-30B without overlap of "
           "experts", "time of the host", known=False),
-    Cause("automodel-(deepseek|kimi)", "AutoModel, DeepSeek-V3 and Kimi-K2", "a step drains the "
-          "pipeline once per accumulation, which no field says", known=False),
+    Cause("automodel-(deepseek|qwen3|nemotron)", "AutoModel with recomputed experts", "its "
+          "balanced gate sends a token to experts in a row, on fewer ranks than random routing "
+          "reaches", known=True),
     Cause("float8-rowwise|torchao-llama3-8b-H100-2", "torchtitan and torchao, rows scaled one by "
           "one in fp8", "its kernel was slower than bf16", known=True),
     Cause("torchao-llama3-8b-B200", "torchao on B200", "the accelerators are power limited; the "

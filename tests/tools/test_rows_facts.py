@@ -307,3 +307,22 @@ def test_recompute_in_other_words(granularity: str, fields: dict[str, object]) -
     found = translate(row(recompute={"granularity": granularity})).strategy
     explicit = found.model_dump(exclude_unset=True)
     assert {name: explicit[name] for name in explicit if name.startswith("recompute")} == fields
+
+
+@each_row(
+    ("framework", "features", "text", "kernel", "compiled"),
+    [
+        ("torchtitan", {"torch_compile": True}, "SDPA (flash)", "flash2", "stack"),
+        ("torchtitan", {"torch_compile": True}, None, "best", "stack"),
+        ("NeMo AutoModel", {"torch_compile": True}, "TE + triton", "best", "layers"),
+        ("NeMo AutoModel", {}, "TE", "best", "stack"),
+    ],
+)
+def test_kernels_and_compile_that_rows_name(
+    framework: str, features: dict[str, object], text: str | None, kernel: str, compiled: str
+) -> None:
+    """The flash kernel of PyTorch is FlashAttention 2; a stack that is eager is compiled."""
+    fields = {"software": {"framework": framework}, "features": features, "attention_impl": text}
+    found = translate(row(**fields, year=2025)).strategy
+    assert found.loaded_stack().attention_kernel == kernel
+    assert found.compile == compiled

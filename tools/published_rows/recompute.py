@@ -119,15 +119,6 @@ _MODULES = {
 _SWITCHED_ON = re.compile(r"(activation_|gradient_)?checkpointing[=: ]*(true|on|enabled)")
 
 
-def _saves_more(run: Run) -> bool:
-    """Whether a switch for recompute does not mean full layers.
-
-    AutoModel's published steps with it are 0.65 to 0.88 of those with full recompute; what it saves
-    is not known.
-    """
-    return "AutoModel" in (run.software.framework or "")
-
-
 def _modules(settings: Mapping[str, Any]) -> object:
     return settings.get("recompute_modules") or settings.get("modules")
 
@@ -144,7 +135,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     number = str(settings.get("recompute_num_layers") or settings.get("num_layers"))
     layers = read_whole(number)
     whole = "full" in text and "flash" not in text
-    if whole or (_SWITCHED_ON.match(text) and not _saves_more(run)):
+    if whole or _SWITCHED_ON.match(text):
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
@@ -206,8 +197,6 @@ def ignored_recompute(run: Run) -> tuple[str, ...]:
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
     modules = re.findall(r"\w+", str(_modules(settings) or "").lower())
     known = _UNDERSTOOD.match(text.strip('"')) or (is_xla(run) and policy_of(run))
-    if _SWITCHED_ON.match(text) and _saves_more(run):
-        found.append(f"recompute {text!r}: not modeled (what AutoModel saves)")
     if text and not known:
         found.append(f"recompute {text!r}: not understood")
     unknown = sorted(set(modules) - _MODULES.keys() - {"none"})

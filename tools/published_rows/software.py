@@ -213,9 +213,7 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
         changes |= {"tp_hidden": 0.375}
     if features.get("no_gradient_accumulation_fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
-    if says_flash(run.attention_impl) is False:
-        changes |= {"attention_kernel": AttentionKernel.UNFUSED}
-    changes |= _gradients(run) | _loss(run, stack)
+    changes |= _attention(run, stack) | _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss": Loss.IN_PLACE, "loss_figures": Loss.IN_PLACE}
@@ -230,6 +228,9 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     return changes
 
 
+# The flash kernel of PyTorch is FlashAttention 2 (pytorch v2.2.0 to 2.11, sdp_utils.cpp).
+_SDPA_FLASH = re.compile(r"sdpa.*flash", re.IGNORECASE)
+_BEST = AttentionKernel.BEST
 # What a recipe of low precision quantizes in addition to products of layers, by fields of stacks.
 _LOW_PRECISION = {
     "quantized_attention": "fp8_dot_product_attention",
@@ -263,6 +264,15 @@ def _added_kernels(run: Run) -> dict[str, object]:
     if truth(features.get("fused_cross_entropy")):
         changes |= _fused_loss()
     return changes
+
+
+def _attention(run: Run, stack: Stack) -> dict[str, object]:
+    """The attention kernel that a row names, where the stack has another one."""
+    if says_flash(run.attention_impl) is False:
+        return {"attention_kernel": AttentionKernel.UNFUSED}
+    if _SDPA_FLASH.search(run.attention_impl or "") and stack.attention_kernel == _BEST:
+        return {"attention_kernel": AttentionKernel.FLASH2}
+    return {}
 
 
 def _gradients(run: Run) -> dict[str, object]:

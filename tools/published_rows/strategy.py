@@ -74,6 +74,8 @@ def strategy_of(
     if _SYNCS_ONCE.search(run.software.framework or ""):
         fields["grad_sync"] = GradSync.STEP
     fields |= _communication(run, tp)
+    if truth(run.features.get("torch_compile")) and not stack.compiles_layers:
+        fields["compile"] = "layers"
     if (cp or 1) > 1 and any(one.is_sparse for one in model.attentions):
         fields["cp_exchange"] = "all_gather"  # each query selects keys of the full sequence
     fields |= memory_fields(run, stack.name, assumed)

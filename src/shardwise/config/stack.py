@@ -34,6 +34,7 @@ from shardwise.config.enums import (
     Word,
 )
 from shardwise.config.expressions.records import merged
+from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError
 from shardwise.frozen import FrozenDict
 from shardwise.records import replace
@@ -57,6 +58,7 @@ EXPERT_KERNELS = {
 _OLD_EXPERT_KERNELS = {"loop": ExpertKernel.CALLS, "fused": ExpertKernel.GROUPED}
 # Its first month is the one that `yearly_time_factor` counts from.
 _TREND_SINCE = 2025
+_MOST_INLINE_BYTES = 2**16
 
 
 def _accept_base(schema: dict[str, Any]) -> None:
@@ -102,6 +104,9 @@ class Stack(Sourced):
     fused kernel on the accelerator, another fused kernel, or `unfused`. FlashAttention 1 and 2
     stand for the fused kernel of that time on accelerators that do not run them. Files with the
     former fields `attention` and `flash_kernel` are read."""
+    experts_attention_kernel: AttentionKernel = AttentionKernel.STACK
+    """The same for models with experts, where `attention_kernel` is `best` and theirs is another
+    one; `stack`: none (torchtitan: FlexAttention, of Triton)."""
     flash_fp32: bool = False
     """Whether a fused kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA), in
     place of its own. FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs
@@ -430,6 +435,12 @@ class Stack(Sourced):
         own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
         return self if own else Stack.load(EXPERT_KERNELS[kernel])
 
+    @property
+    def kernel_of_experts(self) -> AttentionKernel:
+        """Attention kernel of models with experts; `stack`: that of all models."""
+        is_best = self.attention_kernel == AttentionKernel.BEST
+        return self.experts_attention_kernel if is_best else AttentionKernel.STACK
+
     def splits_experts_as_tp(self, *, alone: bool) -> bool:
         """Whether its release has no expert tensor-parallel degree other than `tp`.
 
@@ -466,11 +477,15 @@ class Stack(Sourced):
     def from_fields(cls, value: object) -> "str | Stack":
         """Read the stack of a strategy: a name, a file, or a base and the fields that differ.
 
+        The last may be text in braces, as on the command line.
+
         Raises
         ------
         ValueError, InputError
             If it is none of them, or a field is wrong.
         """
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = parse(value, ".yaml", "stack", most_bytes=_MOST_INLINE_BYTES)
         if isinstance(value, (str, Stack)):
             return value
         if not isinstance(value, Mapping):

@@ -563,7 +563,7 @@ class Strategy(ConfigBase):
     ] = None
     """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
     that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
-    or `base` and the fields that differ from that stack."""
+    or `base` and the fields that differ from that stack; these also as text in braces."""
     attention_kernel: Annotated[
         AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
     ] = AttentionKernel.STACK
@@ -695,6 +695,9 @@ class Strategy(ConfigBase):
         as_tp = model.has_experts and stack.splits_experts_as_tp(alone=self.ep == 1)
         if as_tp and "etp" not in own:
             inherited["etp"] = self.tp
+        left_open = model.has_experts and self.attention_kernel == AttentionKernel.STACK
+        if left_open and stack.kernel_of_experts != AttentionKernel.STACK:
+            inherited["attention_kernel"] = stack.kernel_of_experts
         if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
             inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
         if inherited:

@@ -11,7 +11,14 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MISSING, MOST
-from shardwise.config.enums import ZERO_WEIGHTS, Dispatcher, Schedule, TpExchange, Word
+from shardwise.config.enums import (
+    ZERO_WEIGHTS,
+    AttentionKernel,
+    Dispatcher,
+    Schedule,
+    TpExchange,
+    Word,
+)
 from shardwise.config.model import Model
 from shardwise.config.software.resolve import DECIDING_FIELDS, is_description, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -74,6 +81,10 @@ def columns_of(
             [[one.splits_experts_as_tp(alone=a) for a in (False, True)] for one in found["stacks"]]
         )[found["stack"], (found["ep"] == 1).astype(np.int64)]
         found["etp"] = np.where(as_tp, found["tp"], found["etp"])
+    if model.has_experts:
+        kernels = np.array([one.kernel_of_experts.code for one in found["stacks"]])[found["stack"]]
+        own = found["attention_kernel"]
+        found["attention_kernel"] = np.where(own == AttentionKernel.STACK.code, kernels, own)
     usual = default_dispatchers(model, found)
     found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))
     _fill_tp_exchange(found, columns["sequence_parallel"], length)

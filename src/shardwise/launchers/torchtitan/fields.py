@@ -783,7 +783,7 @@ def _python_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         problem = f"torchtitan {release} has a loss of its own with mtp; nearest: compiled"
         yield Fault.of("loss", strategy.loss, problem)
     if (kernel := strategy.attention_kernel) not in ATTENTION_KERNELS:
-        problem = f"torchtitan {release} allows: {', '.join(ATTENTION_KERNELS)} (its flex)"
+        problem = f"torchtitan {release} allows: {', '.join(ATTENTION_KERNELS)}"
         yield Fault.of("attention_kernel", kernel, problem)
     if model.has_experts and strategy.etp > 1 and strategy.ep > 1:
         problem = f"torchtitan {release} does not split experts inside; nearest: 1"
@@ -823,7 +823,8 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if strategy.loss == Loss.CHUNKED:
         problem = f"torchtitan {TOML_RELEASE} has no ChunkedLossWrapper; nearest: compiled"
         yield Fault.of("loss", strategy.loss, problem)
-    if (kernel := strategy.attention_kernel) != "stack":
+    usual = strategy.loaded_stack().kernel_of_experts if model.has_experts else "stack"
+    if (kernel := strategy.attention_kernel) not in ("stack", usual):
         problem = f"torchtitan {TOML_RELEASE} has no option for it; allowed: stack"
         yield Fault.of("attention_kernel", kernel, problem)
     if (graphs := captured_graphs(model, strategy)) != CudaGraphs.NONE:

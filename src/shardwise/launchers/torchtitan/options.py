@@ -15,8 +15,9 @@ Options = dict[str, OptionValue]
 
 
 ATTENTION_BACKEND = "model_registry.attn_backend"
-"""Of v0.3.0, whose default is `flex`; `sdpa` tries cuDNN first, `varlen` runs FlashAttention 3 on
-Hopper (models/common/attention.py). In TOML the flavor of a model decides."""
+"""Of v0.3.0, whose default is `flex` (gpt_oss: `varlen`); `sdpa` tries cuDNN first, as the stack
+does, `varlen` runs FlashAttention 3 on Hopper (models/common/attention.py). In TOML the flavor of a
+model decides."""
 
 ONE_TO_ONE: tuple[Item, ...] = (
     Item(path="parallelism.tensor_parallel_degree", field="tp", absent=1),
@@ -69,8 +70,14 @@ ONE_TO_ONE: tuple[Item, ...] = (
     Item(
         path=ATTENTION_BACKEND,
         field="attention_kernel",
-        absent="flex",
-        words={"stack": "flex", "cudnn": "sdpa", "flash3": "varlen", "flash4": "flex_flash"},
+        absent="sdpa",
+        words={
+            "cudnn": "sdpa",
+            "stack": "sdpa",
+            "triton": "flex",
+            "flash3": "varlen",
+            "flash4": "flex_flash",
+        },
     ),
     Item(path="optimizer.name", field="optimizer", absent="AdamW", words={"adamw": "AdamW"}),
     Item(

@@ -376,7 +376,8 @@ def _read_model(reading: Reading, result: Call, module: _Module, function: str) 
     if (family := module.family(function, spec.function)) is not None:
         options["model.name"] = family
     options["model.flavor"] = _as_option(arguments.pop("flavor", None))
-    options |= _backend(arguments)
+    usual = "varlen" if family == "gpt_oss" else "flex"
+    options |= {ATTENTION_BACKEND: usual} | _backend(arguments)
     _read_converters(reading, arguments.pop("converters", None))
     layers = arguments.pop("num_mtp_layers", 0)
     for name in ("attn_backend", "moe_comm_backend"):
@@ -434,7 +435,7 @@ def _built(reading: Reading, spec: Call) -> Model | None:
         return None
     if converted:
         _read_converters(reading, converted)
-    reading.set_options |= _backend(layers.arguments)
+    reading.set_options |= {ATTENTION_BACKEND: "flex"} | _backend(layers.arguments)
     values = {**layers.arguments, "vocab_size": config.arguments.get("vocab_size")}
     skipped = ("rope", "attn_backend", "moe_comm_backend", "fuse_qkv", "tp_gemm_backend")
     numbers: dict[str, int] = {}

@@ -151,8 +151,7 @@ def _registered(
     lines = ["model_spec = model_registry(", f'    "{flavor.flavor}",']
     if plan.model.has_experts:
         lines.append(f"    moe_comm_backend={_dispatcher(plan.strategy)},")
-    if plan.strategy.attention_kernel != "stack":
-        lines.append(f"    attn_backend={_literal(options[ATTENTION_BACKEND])},")
+    lines.append(f"    attn_backend={_literal(options[ATTENTION_BACKEND])},")
     if plan.model.mtp:
         lines.append(f"    num_mtp_layers={plan.model.mtp},")
     if converters := _converters(options):
