@@ -18,7 +18,6 @@ from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH, EXPERT_DEG
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.operations import CollectiveCost
 from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation
@@ -202,8 +201,7 @@ def _moe(evaluation: Evaluation, components: Sequence[Component]) -> MoeOverhead
     imbalance = 0.0
     if table.expert_imbalance[0] > 1:
         even = replace(table, expert_imbalance=np.ones_like(table.expert_imbalance))
-        costs = operation_costs(step.model, step.system, even, step.extents)
-        balanced = critical_stage_components(replace(evaluation, parts=costs))
+        balanced = critical_stage_components(replace(evaluation, step=replace(step, table=even)))
         for forward in (True, False):
             imbalance += kernels_s(components, _EXPERTS, forward=forward)
             imbalance -= kernels_s(balanced, _EXPERTS, forward=forward)
