@@ -302,13 +302,6 @@ def _complete_mindspeed(reading: Reading) -> None:
         reading.note("--schedules-method", "dualpipev", "predicted as zb-v")
 
 
-_CP_TYPES = {
-    "megatron_cp_algo": "p2p",
-    "ulysses_cp_algo": "a2a",
-    "kvallgather_cp_algo": "allgather",
-}
-
-
 def _drop_noop_layers(reading: Reading) -> None:
     """Layers that do nothing: stages and chunks are cut with them, the model is without."""
     fields, depth = reading.fields, reading.depth()
