@@ -11,7 +11,7 @@ from described_layers import model, moe, runs
 from profiles import examples
 from rows import each_row
 from samples import dropped, exchanges, flops, held, operations, rank_work, saved
-from shardwise import estimate
+from shardwise import Strategy, estimate, estimate_many
 from shardwise.config.enums import CpExchange
 from shardwise.config.model import Model
 from shardwise.errors import InputError
@@ -173,6 +173,21 @@ def test_rows_that_mask_and_rows_that_gather() -> None:
             found = sum(float(np.broadcast_to(kernel.flops, 2)[row]) for kernel in kernels)
             expected = sum(float(k.flops[0]) for o in alone for k in o.kernels if k.phase is phase)
             assert found == pytest.approx(expected)
+
+
+def test_adapters_where_only_some_rows_have_their_product() -> None:
+    """Keys are projected up where software masks: adapters of that product communicate there."""
+    common = {"tp": 2, "dp": 4, "gbs": 4, "mbs": 1, "lora_rank": 8, "any_software": True}
+    rows = [
+        Strategy.validated(common | {"stack": stack})
+        for stack in ("automodel-2025", "megatron-bridge-2025")
+    ]
+
+    def times(rows: list[Strategy]) -> list[float]:
+        """Of a model of its own, of which nothing is known yet."""
+        return estimate_many(of(V32), "h800-sxm", rows).step_time_s.tolist()
+
+    assert times(rows) == pytest.approx([*times(rows[:1]), *times(rows[1:])], rel=1e-12)
 
 
 def test_places_of_fewer_keys_than_top_k() -> None:

@@ -390,8 +390,10 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
     and B of r x o; PEFT calls A, and B with the scaling of its result.
     """
     product, split = _product(operation), _split(operation)
-    rows = _is_adapted(operation, subset)
-    if product is None or split is None or not np.any(rows):
+    if product is None or split is None:
+        return []
+    rows = _is_adapted(operation, subset) & (product.batch > 0)
+    if not np.any(rows):
         return []
     count, width = _modules(operation, product, subset)
     count = np.maximum(count, 1.0)

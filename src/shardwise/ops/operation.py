@@ -509,7 +509,10 @@ def operations_in(operations: Iterable[Operation], rows: Bools) -> list[Operatio
 
 
 def _operation_in(operation: Operation, rows: Bools) -> Operation:
-    names = ("parameters", "quantized_parameters", "saved_bytes", "working_bytes", "host_calls")
+    names = (
+        *("parameters", "trained_parameters", "quantized_parameters", "host_calls", "host_waits"),
+        *("saved_bytes", "working_bytes", "forward_working_bytes", "half_rebuilt_bytes"),
+    )
     columns: dict[str, Any] = {
         name: np.where(rows, column, 0.0)
         for name in names
