@@ -2,8 +2,10 @@
 
 import pytest
 
-from shardwise import System, estimate, estimate_many, search
+from rows import each_row
+from shardwise import Model, Space, Strategy, System, estimate, estimate_many, search
 from shardwise.config.stack import DEFAULT_STACK
+from shardwise.config.strategy_table import Table
 
 H100 = System.load("h100-sxm")
 OTHER = H100.model_copy(update={"stack": "torchtitan-2025"})
@@ -32,6 +34,38 @@ def test_systems_without_a_stack_have_the_default() -> None:
     """A system file need not name software."""
     fields = {name: value for name, value in H100.to_dict().items() if name != "stack"}
     assert System.load(fields).stack == DEFAULT_STACK
+
+
+@each_row(
+    ("fields", "stored"),
+    [
+        ({}, True),
+        ({"quantization": "fp8_tensor", "zero": 3}, True),
+        ({"quantized_weights": False}, False),
+        ({"quantization": "fp8_block"}, False),
+        ({"quantization": "none"}, False),
+        ({"zero": 0}, False),
+        ({"lora_rank": 8}, False),
+        ({"weight_dtype": "fp32"}, False),
+        ({"stack": "megatron-core-2025"}, False),
+    ],
+)
+def test_presets_of_megatron_bridge_store_weights_in_their_type(
+    fields: dict[str, object], *, stored: bool
+) -> None:
+    """Of one strategy, in columns, and in the spaces of searches, where all of a space can."""
+    usual = {"quantization": "mxfp8", "stack": "megatron-bridge-2026", "any_software": True}
+    given, work = usual | fields, {"gpus": 8, "gbs": 8}
+    model, system = Model.load("llama3-8b"), System.load("b200-sxm")
+    strategy = Strategy.validated(given | work).resolved(model, system)
+    assert strategy.quantized_weights is stored
+    table = Table.of(model, {n: [v] for n, v in (given | work).items()}, system)
+    assert table.quantized_weights.tolist() == [stored]
+    space = Space.validated(given).settled(model, system)
+    assert space.values("quantized_weights", system) == (fields.get("quantized_weights", stored),)
+    if stored:
+        mixed = Space.validated(given | {"zero": [0, 1]}).settled(model, system)
+        assert mixed.values("quantized_weights", system) == (True, False)
 
 
 def test_graphs_are_off_where_they_cannot_capture_layers() -> None:

@@ -143,6 +143,9 @@ class Stack(Sourced):
     quantized_head: tuple[Quantization, ...] = ()
     """Low-precision recipes in which the head runs as products of layers do (fp8_output_proj of
     Megatron-LM, in mxfp8 since core 0.18), not in the dtype of the strategy."""
+    quantized_weight_recipes: tuple[Quantization, ...] = ()
+    """Low-precision recipes with `quantized_weights` by default, where ZeRO shards and there are no
+    adapters (fp8_param of Megatron-Bridge's presets)."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""

@@ -700,6 +700,9 @@ class Strategy(ConfigBase):
             inherited["attention_kernel"] = stack.kernel_of_experts
         if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
             inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
+        if "quantized_weights" not in own and not inherited and self._may_quantize_weights:
+            alone = self.quantization in stack.quantized_weight_recipes
+            inherited |= {"quantized_weights": True} if alone else {}
         if inherited:
             return self.model_copy(update=inherited | {"stack": stack}).resolved(model, on)
         gpus, dp = self._accelerators(fault)
@@ -730,6 +733,11 @@ class Strategy(ConfigBase):
                 "stack": stack,
             }
         )
+
+    @property
+    def _may_quantize_weights(self) -> bool:
+        """Whether a stack may store weights in the type of the recipe by default."""
+        return self.zero > 0 and not self.lora_rank and self.weight_dtype != WeightDtype.FP32
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""

@@ -15,8 +15,10 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     AttentionKernel,
     Dispatcher,
+    Quantization,
     Schedule,
     TpExchange,
+    WeightDtype,
     Word,
 )
 from shardwise.config.model import Model
@@ -72,6 +74,13 @@ def columns_of(
         reshard = np.array([one.pipeline_reshard for one in found["stacks"]])[found["stack"]]
         single = (found["pp"] == 1) | (found["zero"] != ZERO_WEIGHTS)
         found["fsdp_reshard"] = found["fsdp_reshard"] & (single | reshard)
+    if "quantized_weights" not in given:
+        bits = [Quantization.bits(one.quantized_weight_recipes) for one in found["stacks"]]
+        alone = np.array(bits)[found["stack"]] >> found["quantization"] & 1 == 1
+        narrow = found["weight_dtype"] != WeightDtype.FP32.code
+        found["quantized_weights"] = (
+            alone & narrow & (found["zero"] > 0) & (found["lora_rank"] == 0)
+        )
     _fill_degrees(found, model, length)
     one_chunk = _usual_codes(found, "schedule", Schedule.ONE_F_ONE_B)
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)

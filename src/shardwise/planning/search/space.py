@@ -22,7 +22,7 @@ from shardwise import catalog
 from shardwise.config.base import ConfigBase
 from shardwise.config.capabilities import ANY, SET, Reported, Values, is_among
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import CudaGraphs, Recompute, RecomputePart
+from shardwise.config.enums import CudaGraphs, Recompute, RecomputePart, WeightDtype
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
@@ -340,6 +340,8 @@ class Space(_Values):
             defaults |= {"etp": etps} if self.etp is None else {}
         if model.has_experts and self.cuda_graphs is None and self.graph_scope is None:
             defaults |= self._graphs(system)
+        if self.quantized_weights is None:
+            defaults |= self._quantized_weights(system)
         if self.recompute_parts is None:
             defaults |= self._recompute(model, system)
         elif self.recompute_parts == "all":
@@ -385,6 +387,23 @@ class Space(_Values):
         ]
         of_recipes = all(_GRAPH_STACKS in one.release for one in stacks)
         return {"cuda_graphs": (CudaGraphs.STACK, *graphs)} if graphs and of_recipes else {}
+
+    def _quantized_weights(self, system: System) -> dict[str, object]:
+        """Weights in the type of a recipe, where stacks store them so by default.
+
+        Both are tried where some strategies of the space cannot have them.
+        """
+        zeros = self.values("zero", system) or ()
+        if any(self.lora_rank or ()) or WeightDtype.FP32 in (self.weight_dtype or ()):
+            return {}
+        stored = [
+            recipe in one.quantized_weight_recipes
+            for one in self.stacks(system)
+            for recipe in self.values("quantization", system) or ()
+        ]
+        if not any(stored) or not any(zeros):
+            return {}
+        return {"quantized_weights": (True,) if all(stored) and all(zeros) else (True, False)}
 
     def _recompute(self, model: Model, system: System) -> dict[str, object]:
         """What recipes of the stacks recompute together, where the model has all of it."""
