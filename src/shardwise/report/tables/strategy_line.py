@@ -20,6 +20,7 @@ _ADAPTER_WORDS = {enums.Adapter.LORA: "LoRA", enums.Adapter.DORA: "DoRA"}
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""
 SWITCHES = {
+    "quantized_weights": "quantized weights",
     "fused_activation": "fused activations",
     "offload_weights": "weights offloaded",
     "offload_activations": "activations offloaded",
