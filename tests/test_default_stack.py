@@ -4,6 +4,7 @@ import pytest
 
 from rows import each_row
 from shardwise import Model, Space, Strategy, System, estimate, estimate_many, search
+from shardwise.config.enums import CudaGraphs
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy_table import Table
 
@@ -66,6 +67,59 @@ def test_presets_of_megatron_bridge_store_weights_in_their_type(
     if stored:
         mixed = Space.validated(given | {"zero": [0, 1]}).settled(model, system)
         assert mixed.values("quantized_weights", system) == (True, False)
+
+
+RECIPE = {"gpus": 256, "gbs": 4096, "pp": 2, "vpp": 4, "ep": 32, "quantization": "mxfp8"}
+
+
+@each_row(
+    ("fields", "found"),
+    [
+        ({}, ("full", True)),
+        ({"pp": 1, "vpp": 1}, ("full", True)),
+        ({"cuda_graphs": "full"}, ("full", True)),
+        ({"expert_overlap": True}, ("full", True)),
+        ({"cuda_graphs": "partial"}, ("partial", False)),
+        ({"cuda_graphs": "stack"}, ("stack", False)),
+        ({"expert_overlap": False}, ("stack", False)),
+        ({"quantization": "none"}, ("stack", False)),
+        ({"quantization": "nvfp4"}, ("stack", False)),
+        ({"vpp": 1}, ("stack", False)),
+        ({"ep": 1}, ("stack", False)),
+        ({"dispatcher": "all_to_all"}, ("stack", False)),
+        ({"recompute": "full"}, ("stack", False)),
+        ({"zero": 2}, ("stack", False)),
+        ({"optimizer": "muon"}, ("stack", False)),
+        ({"task": "sft", "data_lengths": [8, 9, 9]}, ("stack", False)),
+        ({"offload_activations": True}, ("stack", False)),
+        ({"lora_rank": 4}, ("stack", False)),
+        ({"stack": {"base": "megatron-bridge-nvl72", "cuda_graphs": "none"}}, ("stack", False)),
+        ({"stack": {"base": "megatron-bridge-nvl72", "cuda_graphs": "full"}}, ("full", True)),
+        ({"stack": "megatron-bridge-2026"}, ("stack", False)),
+    ],
+)
+def test_recipes_of_nvl72_capture_the_step_and_overlap_experts(
+    fields: dict[str, object], found: tuple[str, bool]
+) -> None:
+    """Of one strategy, and in columns next to one of another recipe."""
+    model, system = Model.load("deepseek-v3"), System.load("gb300-nvl72")
+    given = RECIPE | {"any_software": True} | fields
+    one = Strategy.validated(given).resolved(model, system)
+    assert (one.cuda_graphs, one.expert_overlap) == found
+    assert one.resolved(model, system) == one
+    columns = {n: [v, v] for n, v in given.items()} | {"gpus": [256, 512]}
+    table = Table.of(model, columns, system)
+    graphs = [CudaGraphs.from_code(code) for code in table.cuda_graphs.tolist()]
+    assert list(zip(graphs, table.expert_overlap.tolist(), strict=True)) == [found, found]
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "deepseek-v3.2", "llama3-70b"])
+def test_other_models_have_neither_by_default(name: str) -> None:
+    """Recipes of hybrids and of sparse attention capture layers or nothing."""
+    fields = {"gpus": 64, "gbs": 512, "quantization": "mxfp8", "stack": "megatron-bridge-nvl72"}
+    fields |= {"ep": 8} if name != "llama3-70b" else {}
+    one = Strategy.validated(fields).resolved(Model.load(name), System.load("gb300-nvl72"))
+    assert (one.cuda_graphs, one.expert_overlap) == ("stack", False)
 
 
 def test_graphs_are_off_where_they_cannot_capture_layers() -> None:

@@ -179,6 +179,26 @@ def test_a_stack_by_name_is_that_stack() -> None:
     assert match_of(None, system).stack.name == system.stack
 
 
+@pytest.mark.parametrize(
+    ("text", "model", "stated", "graphs"),
+    [
+        ("Megatron-Bridge 0.6 pretrain_performance", "deepseek-v3", {}, "full"),
+        ("Megatron-Bridge 0.6 pretrainperformance", "deepseek-v3", {}, "none"),
+        ("Megatron-Bridge 0.6 performance", "nemotron-3-super", {}, "partial"),
+        ("Megatron-Bridge 0.4 performance", "deepseek-v3", {}, "partial"),
+        ("Megatron-Bridge 0.6 performance", "kimi-k2", {"optimizer": "muon"}, "none"),
+    ],
+)
+def test_facts_depend_on_words_layers_and_the_optimizer(
+    text: str, model: str, stated: dict[str, str], graphs: str
+) -> None:
+    """Recipes of performance capture steps of experts in mxfp8, layers of hybrids."""
+    system, stated = System.load("gb300-nvl72"), stated | {"quantization": "mxfp8"}
+    stack = resolve(text, system, Model.load(model), stated).stack
+    assert stack.cuda_graphs == graphs
+    assert stack.defaults.get("expert_overlap", False) is (graphs == "full")
+
+
 _NAMES = sorted({word for one in trainers().values() for word in one.names})
 _LIBRARIES = [f"{name} {r}" for name, each in library_releases().items() for r in each]
 _WORDS = st.lists(st.sampled_from([*_NAMES, *_LIBRARIES, "ZeRO-3", "FSDP", "2025", "(2024-05)"]))

@@ -4,6 +4,7 @@ import re
 
 from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
+from published_rows.remarks import is_muon
 from published_rows.row import Run
 from published_rows.words import says_flash, truth
 from shardwise.config.enums import (
@@ -34,6 +35,16 @@ _OVERLAP_IS_OPTION = (_PLAIN_MEGATRON, "mindspeed-2024")
 _USER_BUFFERS = "megatron-core-2025"
 
 
+def _recipe(run: Run) -> str:
+    """The recipe that a row names, as one of performance where its name has GPUs and a type.
+
+    So Megatron-Bridge names those of perf_recipes (qwen3_30b_a3b_pretrain_8gpu_gb300_fp8mx_config).
+    """
+    name = str(run.features.get("recipe", ""))
+    tuned = re.search(r"_\d+gpu_[a-z]+\d+_[a-z]+\d*[a-z]*_config$", name)
+    return f"performance recipe {name}" if tuned else ""
+
+
 def software_of(run: Run) -> Software:
     """What a row states of its software: trainer, release or date, engine and options.
 
@@ -42,7 +53,7 @@ def software_of(run: Run) -> Software:
     """
     software = run.software
     text = " ".join(filter(None, (software.framework, software.version)))
-    title = " ".join(filter(None, (run.group, run.source.title)))
+    title = " ".join(filter(None, (run.group, run.source.title, _recipe(run))))
     said = read(text)
     if (
         said.trainer in ("", "pytorch") and "MLPerf" in title
@@ -93,6 +104,8 @@ def _options(run: Run) -> dict[str, object]:
         options["compile"] = "layers" if truth(compiled) else "none"
     if (precision := run.precision_class) in _FUSED_TYPES:
         options["quantization"] = precision
+    if is_muon(run):
+        options["optimizer"] = "muon"
     if (dispatcher := stated_dispatcher(run)) is not None and run.model.experts:
         options["dispatcher"] = dispatcher.value
     fused = features.get("cutedsl_fused_grouped_mlp")

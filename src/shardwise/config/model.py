@@ -641,6 +641,11 @@ class Model(Sourced):
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
 
     @property
+    def attends_to_all(self) -> bool:
+        """Whether all layers have attention over all keys: no mixers, no indexers."""
+        return not self.mixers and not any(one.indexer for one in self.attentions)
+
+    @property
     def mtp_layers(self) -> tuple[Layer, ...]:
         """Layers of one module of multi-token prediction."""
         if self.mtp_pattern is None:

@@ -146,6 +146,9 @@ class Stack(Sourced):
     quantized_weight_recipes: tuple[Quantization, ...] = ()
     """Low-precision recipes with `quantized_weights` by default, where ZeRO shards and there are no
     adapters (fp8_param of Megatron-Bridge's presets)."""
+    step_graph_recipes: tuple[Quantization, ...] = ()
+    """Low-precision recipes that by default capture the full step of a mixture of experts in a CUDA
+    graph and overlap its experts, where they can (`recipe_defaults`)."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""
@@ -498,12 +501,17 @@ class Stack(Sourced):
             raise ValueError("must name the stack that has the rest as base, or a name of its own")
         try:
             base = fields.pop("base", None)
-            complete = fields if base is None else cls.load(base).to_dict() | fields
+            complete = fields if base is None else cls.load(base).fields_with(fields)
             return cls.validated(complete)
         except InputError as error:
             raise InputError(
                 [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
             ) from None
+
+    def fields_with(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """All fields with some others; graphs that these name are those of every recipe."""
+        named = own.get("cuda_graphs", CudaGraphs.FULL) != CudaGraphs.FULL
+        return self.to_dict() | ({"step_graph_recipes": ()} if named else {}) | dict(own)
 
     def to_fields(self) -> str | dict[str, Any]:
         """Its catalog name, where it differs from that stack also the fields; else all fields."""

@@ -68,6 +68,7 @@ from shardwise.config.fine_tuning import expanded_targets, without_shorthands
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.plain import separated
+from shardwise.config.recipe_defaults import READ_FIELDS, recipe_defaults
 from shardwise.config.roles import (
     ALL_TIME,
     COMMUNICATION,
@@ -700,9 +701,6 @@ class Strategy(ConfigBase):
             inherited["attention_kernel"] = stack.kernel_of_experts
         if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
             inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
-        if "quantized_weights" not in own and not inherited and self._may_quantize_weights:
-            alone = self.quantization in stack.quantized_weight_recipes
-            inherited |= {"quantized_weights": True} if alone else {}
         if inherited:
             return self.model_copy(update=inherited | {"stack": stack}).resolved(model, on)
         gpus, dp = self._accelerators(fault)
@@ -721,7 +719,7 @@ class Strategy(ConfigBase):
         schedule = self.schedule or (Schedule.INTERLEAVED if self.vpp > 1 else one_chunk)
         sends = model.has_experts and self.ep * self.etp > 1
         dispatcher = stack.dispatcher if sends else Dispatcher.ALL_TO_ALL
-        return self.model_copy(
+        one = self.model_copy(
             update={
                 "gpus": gpus,
                 "dp": dp,
@@ -733,11 +731,7 @@ class Strategy(ConfigBase):
                 "stack": stack,
             }
         )
-
-    @property
-    def _may_quantize_weights(self) -> bool:
-        """Whether a stack may store weights in the type of the recipe by default."""
-        return self.zero > 0 and not self.lora_rank and self.weight_dtype != WeightDtype.FP32
+        return one.model_copy(update=_recipe_fields(one, model, stack))
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""
@@ -777,3 +771,18 @@ class Strategy(ConfigBase):
         elif dp * product != gpus:
             fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
         return gpus, dp
+
+
+def _recipe_fields(strategy: Strategy, model: Model, stack: Stack) -> dict[str, Any]:
+    """Fields that a low-precision recipe of the stack sets."""
+
+    def code(value: Any) -> int:
+        return value.code if isinstance(value, Word) else value or 0
+
+    values = {name: code(getattr(strategy, name)) for name in READ_FIELDS}
+    found = recipe_defaults(model, strategy.model_fields_set, values, lambda of: of(stack))
+    return {
+        name: CudaGraphs.from_code(int(value)) if name == "cuda_graphs" else bool(value)
+        for name, value in found.items()
+        if value != values[name]
+    }

@@ -15,13 +15,12 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     AttentionKernel,
     Dispatcher,
-    Quantization,
     Schedule,
     TpExchange,
-    WeightDtype,
     Word,
 )
 from shardwise.config.model import Model
+from shardwise.config.recipe_defaults import recipe_defaults
 from shardwise.config.software.resolve import DECIDING_FIELDS, is_description, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
@@ -74,13 +73,6 @@ def columns_of(
         reshard = np.array([one.pipeline_reshard for one in found["stacks"]])[found["stack"]]
         single = (found["pp"] == 1) | (found["zero"] != ZERO_WEIGHTS)
         found["fsdp_reshard"] = found["fsdp_reshard"] & (single | reshard)
-    if "quantized_weights" not in given:
-        bits = [Quantization.bits(one.quantized_weight_recipes) for one in found["stacks"]]
-        alone = np.array(bits)[found["stack"]] >> found["quantization"] & 1 == 1
-        narrow = found["weight_dtype"] != WeightDtype.FP32.code
-        found["quantized_weights"] = (
-            alone & narrow & (found["zero"] > 0) & (found["lora_rank"] == 0)
-        )
     _fill_degrees(found, model, length)
     one_chunk = _usual_codes(found, "schedule", Schedule.ONE_F_ONE_B)
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)
@@ -96,6 +88,10 @@ def columns_of(
         found["attention_kernel"] = np.where(own == AttentionKernel.STACK.code, kernels, own)
     usual = default_dispatchers(model, found)
     found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))
+    stacks = found["stacks"]
+    found |= recipe_defaults(
+        model, given, found, lambda of: np.array([of(one) for one in stacks])[found["stack"]]
+    )
     _fill_tp_exchange(found, columns["sequence_parallel"], length)
     return found
 

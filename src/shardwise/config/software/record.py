@@ -107,9 +107,10 @@ class Condition(ConfigBase):
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     ] = ()
     when: Mapping[str, Any] = Field(default_factory=dict)
-    """Facts of the run: `experts` and `many_experts`, whether the model has them; `says`, words of
-    the description; `alone`, whether it runs on one accelerator without offload or a stage of ZeRO;
-    or an option that is stated or follows from an earlier fact. Of a list one must hold."""
+    """Facts of the run: `experts` and `many_experts`, whether the model has them; `attends_to_all`,
+    whether all its layers have attention over all keys; `says`, words of the description; `alone`,
+    whether it runs on one accelerator without offload or a stage of ZeRO; or an option that is
+    stated or follows from an earlier fact. Of a list one must hold."""
     source: str = ""
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 UNKNOWN_STACK = "unknown"
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
 _OFFLOADS = ("offload_weights", "offload_optimizer")
-DECIDING_FIELDS = ("zero", "quantization", "cp", "weight_dtype", "gpus", *_OFFLOADS)
+DECIDING_FIELDS = ("zero", "quantization", "optimizer", "cp", "weight_dtype", "gpus", *_OFFLOADS)
 """Fields of strategies on which facts of software depend, or which rule candidates out."""
 # Stages of ZeRO that one accelerator has only where its user names them.
 _SHARDED = ("2", "3")
@@ -185,17 +185,19 @@ def resolve(
     if system is not None:
         generation = system.accelerator.generation
         places = (system.name, *system.name.split("-"), generation.value, generation.family)
-    experts = None
+    kind: tuple[tuple[str, bool], ...] = ()
     if model is not None:
-        experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
-    return _resolved(record, places, experts, splits_context=cp > 1, alone=alone)
+        most = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
+        kind = ("experts", most > 0), ("many_experts", most >= _MANY_EXPERTS)
+        kind = (*kind, ("attends_to_all", model.attends_to_all))
+    return _resolved(record, places, kind, splits_context=cp > 1, alone=alone)
 
 
 @lru_cache(512)
 def _resolved(
     software: Software,
     places: tuple[str, ...],
-    experts: int | None,
+    kind: tuple[tuple[str, bool], ...],
     *,
     splits_context: bool,
     alone: bool,
@@ -203,9 +205,7 @@ def _resolved(
     notes: list[str] = []
     conflicts: list[str] = []
     month, nearest = _month(software, places, notes, conflicts)
-    context = {"says": software.text, "alone": alone, **software.options}
-    if experts is not None:
-        context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
+    context = {"says": software.text, "alone": alone, **software.options, **dict(kind)}
     libraries = software.libraries
     at = _At(
         month=month, places=places, engine=software.engine, context=context, libraries=libraries
@@ -304,7 +304,8 @@ class _At:
 
 
 def _said(phrase: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) is not None
+    pattern = rf"(?<![^\W_]){re.escape(phrase)}(?![^\W_])"  # pretrain_performance has two words
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
 def _names(software: Software) -> tuple[str, ...]:
@@ -533,7 +534,7 @@ def _with_options(
     if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
     if usual or of_stack:
-        fields = stack.to_dict() | of_stack
+        fields = stack.fields_with(of_stack)
         fields["defaults"] = {**fields["defaults"], **usual}
         fields["capabilities"] = _with_values(stack.capabilities, usual)
         stack = Stack.validated(fields, source=trainer)
