@@ -77,7 +77,7 @@ def compare(
         "candidates": found.candidates,
         "complete": found.complete,
         "best_s": None if best is None else best.step_time_s,
-        "best": None if best is None else brief(best.strategy),
+        "best": None if best is None else in_brief(best.strategy),
         "quantile_s": getattr(best, "step_time_p80_s", None),
     }
     if best is not None:
@@ -89,7 +89,7 @@ def compare(
         return row | none | {"refused": str(refusal)}
     step_s = mine.estimate.step_time_s
     gap = None if best is None else step_s / best.step_time_s - 1
-    plan = brief(mine.estimate.strategy)
+    plan = in_brief(mine.estimate.strategy)
     adds = [] if best is None else _added(mine.estimate.strategy, best.strategy)
     row |= {"measured_s": mine.measured_step_time_s}
     return row | {"recipe_s": step_s, "gap": gap, "plan": plan, "adds": adds}
@@ -158,12 +158,6 @@ def in_counts(fields: dict[str, Any], depth: int) -> dict[str, Any]:
     lengths[0] -= 1
     lengths[-1] -= 1
     return {n: v for n, v in fields.items() if n not in ends} | {"stage_layers": lengths}
-
-
-def brief(strategy: Mapping[str, Any]) -> str:
-    """A strategy in a cell of the table."""
-    overlap = ", expert overlap" if strategy["expert_overlap"] else ""
-    return in_brief(strategy) + overlap
 
 
 def _stop_after(seconds: float | None, started: float) -> Callable[..., None] | None:

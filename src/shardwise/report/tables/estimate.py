@@ -38,6 +38,7 @@ from shardwise.report.tables.strategy_line import (
     host_in_brief,
     measured_words,
     method_in_brief,
+    recipe_in_brief,
     stages_in_brief,
 )
 from shardwise.units import readable
@@ -143,7 +144,7 @@ def _headline(result: Estimate) -> Text:
         *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
         s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else "") + stages_in_brief(s),
     ]
-    options += [*method_in_brief(s), *_options(s)]
+    options += [*recipe_in_brief(s), *method_in_brief(s), *_options(s)]
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
     release = f" ({result.software.release})" if result.software.release else ""

@@ -20,7 +20,6 @@ _ADAPTER_WORDS = {enums.Adapter.LORA: "LoRA", enums.Adapter.DORA: "DoRA"}
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""
 SWITCHES = {
-    "quantized_weights": "quantized weights",
     "fused_activation": "fused activations",
     "offload_weights": "weights offloaded",
     "offload_activations": "activations offloaded",
@@ -90,7 +89,7 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
         options.append(f"{strategy['tp_exchange']}{own}{cut}")
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
-    options += dispatcher_in_brief(strategy)
+    options += [*dispatcher_in_brief(strategy), *recipe_in_brief(strategy)]
     if (kernel := strategy["attention_kernel"]) != enums.AttentionKernel.STACK:
         options.append(f"{kernel} attention")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
@@ -132,6 +131,17 @@ def dispatcher_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     sends = strategy["ep"] * strategy["etp"] > 1
     word = strategy["dispatcher"]
     return [word] if sends and word != enums.Dispatcher.ALL_TO_ALL else []
+
+
+def recipe_in_brief(strategy: Mapping[str, Any]) -> list[str]:
+    """Overlap of experts, CUDA graphs and quantized weights, where the strategy has them."""
+    graphs, sends = strategy["cuda_graphs"], strategy["ep"] * strategy["etp"] > 1
+    said = {
+        "expert overlap": strategy["expert_overlap"] and sends,
+        f"CUDA graphs {graphs}": graphs != enums.CudaGraphs.STACK,
+        "quantized weights": strategy["quantized_weights"],
+    }
+    return [words for words, holds in said.items() if holds]
 
 
 def _recompute(strategy: Mapping[str, Any]) -> str:
