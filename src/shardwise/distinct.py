@@ -22,7 +22,7 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 # Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 12
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 16
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -185,19 +185,26 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-_known: dict[tuple[int, ...], tuple[tuple[object, ...], KnownRows[Any]]] = {}
+_known: dict[tuple[int, ...], tuple[tuple[object, ...], Any]] = {}
 _lock = Lock()
 
 
 def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     """Return the known rows of a kind of result of some objects, such as a model."""
-    key = tuple(map(id, (kind, *owners)))
+    rows: KnownRows[T] = known_of(KnownRows, kind, *owners)
+    return rows
+
+
+def known_of(make: Callable[[], T], *owners: object) -> T:
+    """Return what is known of some objects between calls; at first it is made."""
+    key = tuple(map(id, owners))
     with _lock:  # with the owners, so that no others get their ids; those used last are the last
-        kept = _known.pop(key) if key in _known else (owners, KnownRows())
-        _known[key] = kept
+        saved = _known.pop(key) if key in _known else (owners, make())
+        _known[key] = saved
         if len(_known) > _MOST_OWNERS:
             del _known[next(iter(_known))]
-    return kept[1]
+    found: T = saved[1]
+    return found
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:

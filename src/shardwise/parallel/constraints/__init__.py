@@ -16,6 +16,7 @@ from shardwise.parallel.constraints.degrees import (
     EXPERT_CONSTRAINTS,
     SUMMA_CONSTRAINTS,
 )
+from shardwise.parallel.constraints.known_legal import known_legal
 from shardwise.parallel.constraints.network import DEGREE_CONSTRAINTS, TIER_CONSTRAINTS
 from shardwise.parallel.constraints.options import DTYPE_CONSTRAINT, OPTION_CONSTRAINTS
 from shardwise.parallel.constraints.pipeline import PIPELINE_CONSTRAINTS
@@ -58,8 +59,10 @@ def first_violation(
 
 def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Fault]:
     """One fault for each constraint that the first row violates, by the constraint's reason."""
-    row = table.take(slice(0, 1))
+    row = table if len(table) == 1 else table.take(slice(0, 1))
     faults: dict[str, Fault] = {}
+    if known_legal(model, system, row, CONSTRAINTS):
+        return faults
     for constraint in CONSTRAINTS:
         if constraint.reason not in faults and constraint.violated(model, system, row)[0]:
             blame = constraint.blame
