@@ -1,6 +1,7 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
@@ -568,6 +569,20 @@ class Table:
         systems = None if self.systems is None else self.systems.take(index)
         return replace(self, **selected, systems=systems)
 
+    def only_row(self) -> dict[str, object] | None:
+        """Values of the columns of one row, and its lists; None of other rows.
+
+        Numbers up to `MOST` stay exact in float64.
+        """
+        if len(self.stacks) != 1 or len(self) != 1 or self.systems is not None:
+            return None
+        columns = _columns_of(self)
+        if any([column.ndim > 1 for column in columns]):
+            return None
+        row = dict(zip(COLUMNS, np.concatenate(columns).tolist(), strict=True))
+        row |= zip(_LISTS_OF_ROWS, _lists_of(self), strict=True)
+        return row | {"pipelined": row["pp"] > 1}
+
     def on(self, system: System) -> System:
         """The system that the rows run on: that of the call, or each row's own."""
         return system if self.systems is None else self.systems.system
@@ -718,6 +733,11 @@ class Table:
             return cls(**columns_of(model, named, on))
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
+
+
+_columns_of = attrgetter(*COLUMNS)
+_LISTS_OF_ROWS = [name for name in LISTS.values() if name != "stacks"]
+_lists_of = attrgetter(*_LISTS_OF_ROWS)
 
 
 def _text(value: Stack | str | tuple[int, ...]) -> str:
