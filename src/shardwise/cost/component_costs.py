@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise.arrays import (
+    ONLY_ROW,
     Bools,
     Floats,
     Ints,
@@ -762,7 +763,8 @@ def _known_costs(
     if found is None:
         names: set[str] = set()
         seen: Any = SeenRow(table, names), SeenRow(placed, names, _PLACED)
-        found = frozen(costs_and_bytes(model, system, *seen))
+        each = [one.of_all() for one in costs_and_bytes(model, system, *seen)]
+        found = frozen(tuple([Distinct(one, ONLY_ROW) for one in each]))
         known.save(row, names, found, _MOST_KNOWN)
     return found[0], found[1]
 
