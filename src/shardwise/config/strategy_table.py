@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import Bools, Column, Floats, Ints
+from shardwise.arrays import Bools, Column, Floats, Ints, among
 from shardwise.config.data_lengths import MicroBatch, micro_batch
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
@@ -169,7 +169,7 @@ class Table:
         """Whether the kernel in effect is a fused one that runs the dtype of the row."""
         kernel = self.in_effect("attention_kernel")
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
-        with_fp32 |= np.isin(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
+        with_fp32 |= among(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
         fused: Bools = kernel != AttentionKernel.UNFUSED.code
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
@@ -193,7 +193,7 @@ class Table:
     @property
     def runs_experts_apart(self) -> Bools:
         """Whether the GEMMs of each expert are kernels of their own."""
-        return np.isin(self.expert_kernels, (ExpertKernel.LOOP.code, ExpertKernel.CALLS.code))
+        return among(self.expert_kernels, (ExpertKernel.LOOP.code, ExpertKernel.CALLS.code))
 
     def by_expert_kernel(self, value: Callable[[Stack], float]) -> Floats:
         """A figure of expert GEMMs of each row (`Stack.with_expert_kernel`)."""
@@ -302,7 +302,7 @@ class Table:
     @property
     def joins_ends(self) -> Bools:
         """Whether the first pipeline rank has both the embedding and the head."""
-        return np.isin(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
+        return among(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
 
     @property
     def sends_once(self) -> Bools:
@@ -359,7 +359,7 @@ class Table:
         """
         on_accelerator = [Optimizer.MUON.code, Optimizer.ADAMW_8BIT.code]
         moves = self.offload_optimizer & self.training
-        rows: Bools = moves & ~np.isin(self.optimizer, on_accelerator)
+        rows: Bools = moves & ~among(self.optimizer, on_accelerator)
         return rows
 
     @property
@@ -493,13 +493,13 @@ class Table:
     @property
     def compares_answers(self) -> Bools:
         """Whether the loss reads log-probabilities of answers (dpo, orpo, kto)."""
-        return np.isin(self.task, (Task.DPO.code, Task.ORPO.code, Task.KTO.code))
+        return among(self.task, (Task.DPO.code, Task.ORPO.code, Task.KTO.code))
 
     @property
     def runs_reference(self) -> Bools:
         """Whether the reference model runs in a step."""
         kinds = (Reference.COPY.code, Reference.COPY_HOST.code, Reference.ADAPTER_OFF.code)
-        return np.isin(self.references, kinds)
+        return among(self.references, kinds)
 
     @property
     def references(self) -> Ints:
@@ -577,7 +577,7 @@ class Table:
         if len(self.stacks) != 1 or len(self) != 1 or self.systems is not None:
             return None
         columns = _columns_of(self)
-        if any([column.ndim > 1 for column in columns]):
+        if any(column.ndim > 1 for column in columns):
             return None
         row = dict(zip(COLUMNS, np.concatenate(columns).tolist(), strict=True))
         row |= zip(_LISTS_OF_ROWS, _lists_of(self), strict=True)

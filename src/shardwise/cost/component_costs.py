@@ -19,7 +19,6 @@ from shardwise.arrays import (
     fingerprint,
     gather,
     joined,
-    total,
 )
 from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
@@ -407,8 +406,12 @@ def summed(
 
     With `layers` only those made of layers: all but embedding and head.
     """
-    pairs = [*zip(counts, costs.components, strict=True)][: -2 if layers else None]
-    return total((count * select(part) for count, part in pairs if part is not None), counts[0])
+    end = -2 if layers else None
+    found: Floats | None = None
+    for count, part in zip(counts[:end], costs.components[:end], strict=True):
+        if part is not None:
+            found = count * select(part) if found is None else found + count * select(part)
+    return np.zeros(counts[0].shape) if found is None else found
 
 
 def trained_on(
