@@ -249,7 +249,7 @@ class SeenRow:
         return len(self._record)
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(type(self._record), name)
+        attribute = getattr(type(self._record), name, None)
         if isinstance(attribute, property) and name not in _WITH_COLUMNS:
             return attribute.__get__(self)
         if isinstance(attribute, FunctionType):
