@@ -23,7 +23,7 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 # Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 16
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 20
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.

@@ -773,7 +773,7 @@ def _known_costs(
 
 
 _PLACED = "extents."
-# Single rows whose costs are saved, of a model on a system: each is some 100 KB.
+# Single rows whose costs are saved, of a model on a system: each is some 50 KB.
 _MOST_KNOWN = 128
 
 
