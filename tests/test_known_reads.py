@@ -11,8 +11,7 @@ from shardwise.arrays import equal
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import KnownReads, SeenRow
 from shardwise.engine.evaluate import evaluate
-from shardwise.parallel.constraints import CONSTRAINTS, first_violation
-from shardwise.parallel.constraints.known_legal import known_legal
+from shardwise.parallel.constraints import first_violation, known_legal
 from test_distinct import Rows
 from test_pairs import MODELS, machine, pairs
 
@@ -70,7 +69,7 @@ def test_single_rows_are_the_same_whatever_is_known(
     legal = [first_violation(model, system, row)[0] < 0 for row in rows]
     assert True in legal
     for _ in range(2):
-        found = [known_legal(model, system, row, CONSTRAINTS) for row in rows]
+        found = [known_legal(model, system, row) for row in rows]
         assert found == legal
     usable = [row for row, is_legal in zip(rows, legal, strict=True) if is_legal]
     saved = [[evaluate(model, system, row) for row in usable] for _ in range(2)]

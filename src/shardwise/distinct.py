@@ -250,7 +250,7 @@ class SeenRow:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(type(self._record), name, None)
-        if isinstance(attribute, property) and name not in _WITH_COLUMNS:
+        if isinstance(attribute, property) and name != "pipelined":  # of more rows than `pp`
             return attribute.__get__(self)
         if isinstance(attribute, FunctionType):
             return MethodType(attribute, self)
@@ -264,10 +264,6 @@ class SeenRow:
     def changed(self, **columns: Any) -> "SeenRow":
         """Show other columns in the place of some."""
         return SeenRow(self._record.changed(**columns), self._names, self._prefix)
-
-
-# Whether there are several stages decides more than how many there are.
-_WITH_COLUMNS = frozenset({"pipelined"})
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:

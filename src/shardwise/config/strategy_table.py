@@ -576,12 +576,12 @@ class Table:
         """
         if len(self.stacks) != 1 or len(self) != 1 or self.systems is not None:
             return None
-        columns = _columns_of(self)
+        columns, lists = _columns_of(self), (self.stage_lists, self.extent_lists, self.length_lists)
         if any(column.ndim > 1 for column in columns):
             return None
         row = dict(zip(COLUMNS, np.concatenate(columns).tolist(), strict=True))
-        row |= zip(_LISTS_OF_ROWS, _lists_of(self), strict=True)
-        return row | {"pipelined": row["pp"] > 1}
+        names = ("stage_lists", "extent_lists", "length_lists")
+        return row | dict(zip(names, lists, strict=True)) | {"pipelined": row["pp"] > 1}
 
     def on(self, system: System) -> System:
         """The system that the rows run on: that of the call, or each row's own."""
@@ -736,8 +736,6 @@ class Table:
 
 
 _columns_of = attrgetter(*COLUMNS)
-_LISTS_OF_ROWS = [name for name in LISTS.values() if name != "stacks"]
-_lists_of = attrgetter(*_LISTS_OF_ROWS)
 
 
 def _text(value: Stack | str | tuple[int, ...]) -> str:
