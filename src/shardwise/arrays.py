@@ -40,6 +40,14 @@ def distinct_values(column: Ints) -> list[int]:
     return np.unique(column, return_index=True)[0].tolist()
 
 
+def among(codes: Column, values: Iterable[float]) -> Bools:
+    """Whether each code is one of few values; `np.isin` takes ten times as long for a row."""
+    found: Bools = np.zeros(codes.shape, dtype=np.bool_)
+    for value in values:
+        found |= codes == value
+    return found
+
+
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
     """Add up columns; zeros of the shape of `like` if there are none."""
     left = iter(columns)

@@ -3,9 +3,10 @@
 Nobody lists these columns: the formula sees the rows through views, which record what it reads.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count as count_from
+from operator import itemgetter
 from threading import Lock
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
@@ -22,7 +23,7 @@ T = TypeVar("T")
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
 # Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 12
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 20
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -185,19 +186,84 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-_known: dict[tuple[int, ...], tuple[tuple[object, ...], KnownRows[Any]]] = {}
+_known: dict[tuple[int, ...], tuple[tuple[object, ...], Any]] = {}
 _lock = Lock()
 
 
 def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     """Return the known rows of a kind of result of some objects, such as a model."""
-    key = tuple(map(id, (kind, *owners)))
+    rows: KnownRows[T] = known_of(KnownRows, kind, *owners)
+    return rows
+
+
+def known_of(make: Callable[[], T], *owners: object) -> T:
+    """Return what is known of some objects between calls; at first it is made."""
+    key = tuple(map(id, owners))
     with _lock:  # with the owners, so that no others get their ids; those used last are the last
-        kept = _known.pop(key) if key in _known else (owners, KnownRows())
-        _known[key] = kept
+        saved = _known.pop(key) if key in _known else (owners, make())
+        _known[key] = saved
         if len(_known) > _MOST_OWNERS:
             del _known[next(iter(_known))]
-    return kept[1]
+    found: T = saved[1]
+    return found
+
+
+class KnownReads(Generic[T]):
+    """Results of a formula by what it read of one row, saved between calls.
+
+    Rows that agree in all that it read for one of them follow the same branches: the result is the
+    same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[frozenset[str], tuple[Callable[[Any], object], dict[object, T]]] = {}
+
+    def find(self, row: Mapping[str, object]) -> T | None:
+        """Return the result of a row, its values by name; None if it is not known."""
+        for values, known in tuple(self._known.values()):
+            found = known.get(values(row))
+            if found is not None:
+                return found
+        return None
+
+    def save(self, row: Mapping[str, object], names: set[str], result: T, most: int) -> None:
+        """Save the result of a row, of which the formula read some names; so many at most."""
+        own = names & row.keys()
+        usual = itemgetter(*own) if own else lambda _: None
+        values, known = self._known.setdefault(frozenset(own), (usual, {}))
+        if len(known) >= most:
+            known.pop(next(iter(known)), None)
+        known[values(row)] = result
+
+
+class SeenRow:
+    """A record of one row, whose columns are recorded as a formula reads them.
+
+    Methods and properties of the record read them through it.
+    """
+
+    def __init__(self, record: Any, names: set[str], prefix: str = "") -> None:
+        self._record, self._names, self._prefix = record, names, prefix
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(type(self._record), name, None)
+        if isinstance(attribute, property) and name != "pipelined":  # of more rows than `pp`
+            return attribute.__get__(self)
+        if isinstance(attribute, FunctionType):
+            return MethodType(attribute, self)
+        self._names.add(self._prefix + name)
+        return getattr(self._record, name)
+
+    def take(self, index: Any) -> "SeenRow":
+        """Show some of the rows."""
+        return SeenRow(self._record.take(index), self._names, self._prefix)
+
+    def changed(self, **columns: Any) -> "SeenRow":
+        """Show other columns in the place of some."""
+        return SeenRow(self._record.changed(**columns), self._names, self._prefix)
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:

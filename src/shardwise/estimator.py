@@ -253,7 +253,8 @@ def _estimate_of(
     """Return the estimate of one row."""
     the_model, the_system, result = rows.model, rows.system, rows.result
     requested, resolved, match = rows.requested[row], rows.resolved[row], rows.matches[row]
-    table, flops_convention = rows.table.take(np.array([row])), rows.flops_convention
+    table, flops_convention = rows.table, rows.flops_convention
+    table = table if len(table) == 1 else table.take(np.array([row]))
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
     stack = table.stacks[int(table.stack[0])]

@@ -32,6 +32,7 @@ CONFIG, CATALOG = "SHARDWISE_CONFIG", "SHARDWISE_CATALOG"
 """Environment variables: the configuration file of a team, and folders of catalog entries."""
 
 _ROOT = Path(__file__).parent
+_PACKAGE = f"{_ROOT}{os.sep}"
 _KINDS = {"models": "model", "systems": "system", "stacks": "stack", "recipes": "recipe"}
 _log = logging.getLogger("shardwise.names")
 _noted: set[str] = set()
@@ -93,7 +94,7 @@ def _packaged(folder: str) -> dict[str, Path]:
 
 def is_own(path: Path) -> bool:
     """Whether an entry is one of the environment or the team, and not of this package."""
-    return not path.is_relative_to(_ROOT)
+    return not str(path).startswith(_PACKAGE)
 
 
 def note(text: str) -> None:

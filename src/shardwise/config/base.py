@@ -131,9 +131,10 @@ class ConfigBase(Described):
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
-                catalog.note_alias(cls.CATALOG, text)
-                own = path.stat().st_mtime_ns if catalog.is_own(path) else 0
-                return cls._of_catalog(path, own)
+                own = catalog.is_own(path)
+                if own or path.stem != text:
+                    catalog.note_alias(cls.CATALOG, text)
+                return cls._of_catalog(path, path.stat().st_mtime_ns if own else 0)
         may_fetch = isinstance(name, str) and not files.is_catalog_only()
         fetched = cls.fetched(text) if may_fetch else None
         if fetched is not None:

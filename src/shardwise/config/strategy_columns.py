@@ -37,6 +37,7 @@ LISTS = {
     "data_lengths": "length_lists",
 }
 """Columns of positions, and the lists of a table that they refer to."""
+_SINGLE = (int, float, str, tuple)
 _DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
 
@@ -68,7 +69,7 @@ def columns_of(
         if field.kind in (Kind.LIST, Kind.STACK):
             found[name], found[LISTS[name]] = _READ_LISTS[name](column, length)
         else:
-            found[name] = _READ[field.kind](field, column, length)
+            found[name] = _READERS[name](field, column, length)
     if "fsdp_reshard" not in given:
         reshard = np.array([one.pipeline_reshard for one in found["stacks"]])[found["stack"]]
         single = (found["pp"] == 1) | (found["zero"] != ZERO_WEIGHTS)
@@ -112,7 +113,8 @@ def _with_defaults(columns: Mapping[str, object]) -> dict[str, object]:
     refuse(
         Fault.of(name, column, "a column has one dimension", "columns")
         for name, column in named.items()
-        if hasattr(column, "columns") or getattr(column, "ndim", 1) > _most_dimensions(name)
+        if not isinstance(column, _SINGLE)
+        and (hasattr(column, "columns") or getattr(column, "ndim", 1) > _most_dimensions(name))
     )
     return _DEFAULTS | named
 
@@ -554,6 +556,7 @@ _READ: dict[Kind, Callable[[StrategyField, Any, int], Any]] = {
     Kind.WORD: _codes,
     Kind.SET: _sets,
 }
+_READERS = {name: _READ[field.kind] for name, field in FIELDS.items() if field.kind in _READ}
 _READ_LISTS: dict[str, Callable[[Any, int], tuple[Ints, Any]]] = {
     "stage_layers": partial(_number_lists, "stage_layers"),
     "data_lengths": partial(_number_lists, "data_lengths"),

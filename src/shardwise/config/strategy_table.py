@@ -1,12 +1,13 @@
 """`Table`: strategies as columns, one row each; the form that every formula works on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import Bools, Column, Floats, Ints
+from shardwise.arrays import Bools, Column, Floats, Ints, among
 from shardwise.config.data_lengths import MicroBatch, micro_batch
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
@@ -168,7 +169,7 @@ class Table:
         """Whether the kernel in effect is a fused one that runs the dtype of the row."""
         kernel = self.in_effect("attention_kernel")
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
-        with_fp32 |= np.isin(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
+        with_fp32 |= among(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
         fused: Bools = kernel != AttentionKernel.UNFUSED.code
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
@@ -192,7 +193,7 @@ class Table:
     @property
     def runs_experts_apart(self) -> Bools:
         """Whether the GEMMs of each expert are kernels of their own."""
-        return np.isin(self.expert_kernels, (ExpertKernel.LOOP.code, ExpertKernel.CALLS.code))
+        return among(self.expert_kernels, (ExpertKernel.LOOP.code, ExpertKernel.CALLS.code))
 
     def by_expert_kernel(self, value: Callable[[Stack], float]) -> Floats:
         """A figure of expert GEMMs of each row (`Stack.with_expert_kernel`)."""
@@ -301,7 +302,7 @@ class Table:
     @property
     def joins_ends(self) -> Bools:
         """Whether the first pipeline rank has both the embedding and the head."""
-        return np.isin(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
+        return among(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
 
     @property
     def sends_once(self) -> Bools:
@@ -358,7 +359,7 @@ class Table:
         """
         on_accelerator = [Optimizer.MUON.code, Optimizer.ADAMW_8BIT.code]
         moves = self.offload_optimizer & self.training
-        rows: Bools = moves & ~np.isin(self.optimizer, on_accelerator)
+        rows: Bools = moves & ~among(self.optimizer, on_accelerator)
         return rows
 
     @property
@@ -492,13 +493,13 @@ class Table:
     @property
     def compares_answers(self) -> Bools:
         """Whether the loss reads log-probabilities of answers (dpo, orpo, kto)."""
-        return np.isin(self.task, (Task.DPO.code, Task.ORPO.code, Task.KTO.code))
+        return among(self.task, (Task.DPO.code, Task.ORPO.code, Task.KTO.code))
 
     @property
     def runs_reference(self) -> Bools:
         """Whether the reference model runs in a step."""
         kinds = (Reference.COPY.code, Reference.COPY_HOST.code, Reference.ADAPTER_OFF.code)
-        return np.isin(self.references, kinds)
+        return among(self.references, kinds)
 
     @property
     def references(self) -> Ints:
@@ -567,6 +568,20 @@ class Table:
         }
         systems = None if self.systems is None else self.systems.take(index)
         return replace(self, **selected, systems=systems)
+
+    def only_row(self) -> dict[str, object] | None:
+        """Values of the columns of one row, and its lists; None of other rows.
+
+        Numbers up to `MOST` stay exact in float64.
+        """
+        if len(self.stacks) != 1 or len(self) != 1 or self.systems is not None:
+            return None
+        columns, lists = _columns_of(self), (self.stage_lists, self.extent_lists, self.length_lists)
+        if any(column.ndim > 1 for column in columns):
+            return None
+        row = dict(zip(COLUMNS, np.concatenate(columns).tolist(), strict=True))
+        names = ("stage_lists", "extent_lists", "length_lists")
+        return row | dict(zip(names, lists, strict=True)) | {"pipelined": row["pp"] > 1}
 
     def on(self, system: System) -> System:
         """The system that the rows run on: that of the call, or each row's own."""
@@ -718,6 +733,9 @@ class Table:
             return cls(**columns_of(model, named, on))
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
+
+
+_columns_of = attrgetter(*COLUMNS)
 
 
 def _text(value: Stack | str | tuple[int, ...]) -> str:

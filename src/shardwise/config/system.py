@@ -449,9 +449,12 @@ class System(Sourced):
 
     def _of_team(self, name: object) -> Self:
         """The same system with what the configuration file of the team sets."""
+        default = team.in_force()
+        if default.file is None:
+            return self
         changes: dict[str, Any] = {}
         sources = dict(self.sources)
-        book, default = team.price_book(), team.in_force()
+        book = team.price_book()
         of_catalog = isinstance(name, str) and catalog.find("systems", name) is not None
         if book is not None and (of_catalog or self.price is None):
             price = book[0].of(self.name)

@@ -4,11 +4,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shardwise.arrays import (
+    ONLY_ROW,
     Bools,
     Floats,
     Ints,
@@ -18,7 +19,6 @@ from shardwise.arrays import (
     fingerprint,
     gather,
     joined,
-    total,
 )
 from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
@@ -44,7 +44,16 @@ from shardwise.cost.links import CollectiveTimes, Links, dispatch_processor_shar
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.cost.overlap import with_expert_overlap, with_offload
-from shardwise.distinct import FEW_ROWS, Distinct, evaluate_distinct, known_rows
+from shardwise.distinct import (
+    FEW_ROWS,
+    Distinct,
+    KnownReads,
+    SeenRow,
+    evaluate_distinct,
+    known_of,
+    known_rows,
+)
+from shardwise.frozen import frozen
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
@@ -397,8 +406,12 @@ def summed(
 
     With `layers` only those made of layers: all but embedding and head.
     """
-    pairs = [*zip(counts, costs.components, strict=True)][: -2 if layers else None]
-    return total((count * select(part) for count, part in pairs if part is not None), counts[0])
+    end = -2 if layers else None
+    found: Floats | None = None
+    for count, part in zip(counts[:end], costs.components[:end], strict=True):
+        if part is not None:
+            found = count * select(part) if found is None else found + count * select(part)
+    return np.zeros(counts[0].shape) if found is None else found
 
 
 def trained_on(
@@ -738,6 +751,32 @@ def _component_costs(
     )
 
 
+def _known_costs(
+    model: Model, system: System, table: Table, extents: Distinct[Extents]
+) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
+    """Result of `costs_and_bytes`; of a single row, as it was found for one that costs the same."""
+    row = table.only_row()
+    if row is None:
+        return costs_and_bytes(model, system, table, extents)
+    placed = extents.of_all()
+    row |= {_PLACED + f.name: getattr(placed, f.name).tobytes() for f in fields(placed)}
+    owners = PlacedCosts, model, system, *table.stacks
+    known: KnownReads[tuple[Distinct[ComponentCosts], ...]] = known_of(KnownReads, *owners)
+    found = known.find(row)
+    if found is None:
+        names: set[str] = set()
+        seen: Any = SeenRow(table, names), SeenRow(placed, names, _PLACED)
+        each = [one.of_all() for one in costs_and_bytes(model, system, *seen)]
+        found = frozen(tuple([Distinct(one, ONLY_ROW) for one in each]))
+        known.save(row, names, found, _MOST_KNOWN)
+    return found[0], found[1]
+
+
+_PLACED = "extents."
+# Single rows whose costs are saved, of a model on a system: each is some 50 KB.
+_MOST_KNOWN = 128
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedCosts:
     """Extents, layer costs and stages of a table's rows, each distinct one once."""
@@ -752,5 +791,5 @@ class PlacedCosts:
     def of(cls, model: Model, system: System, table: Table) -> "PlacedCosts":
         """Place the axes, cost the layers and lay out the stages."""
         extents = evaluate_distinct(partial(place, system), table)
-        components, holdings = costs_and_bytes(model, system, table, extents)
+        components, holdings = _known_costs(model, system, table, extents)
         return cls(extents, components, distinct_stage_groups(model, table), holdings)

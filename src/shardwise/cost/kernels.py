@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
+from shardwise.arrays import Bools, Floats, Ints, among, by_code, distinct_values
 from shardwise.config.accelerator import KernelTime, MatmulKernel
 from shardwise.config.enums import AttentionKernel, Dtype, Processing, Quantization
 from shardwise.config.software.mixers import scan_rates
@@ -379,7 +379,7 @@ class KernelRates:
         released = table.by_stack(lambda stack: months_of(stack.released))
         if chip.attention is None or not chip.attention.release_times:
             released = np.full_like(released, np.nan)
-        own_kernel = np.isin(table.in_effect("attention_kernel"), _OWN_KERNELS)
+        own_kernel = among(table.in_effect("attention_kernel"), _OWN_KERNELS)
         released = np.where(own_kernel, released, np.nan)
         attention_time_factor = release * attention_time_factor
         attention = None

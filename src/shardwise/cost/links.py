@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Floats, Ints, columns_in, gather
+from shardwise.arrays import Bools, Column, Floats, Ints, among, columns_in, gather
 from shardwise.config.enums import Dispatcher
 from shardwise.config.network import SendKernel
 from shardwise.config.strategy_fields import LAYER_AXES
@@ -176,7 +176,7 @@ def dispatch_processor_share(system: System, table: Table) -> Floats:
         return share
     known = [LIBRARIES[name].code for name in system.expert_kernels]
     used = np.minimum(dispatch_multiprocessors(table) / chip, _MOST_SHARE)
-    return np.where(np.isin(table.dispatcher, known), used, share)
+    return np.where(among(table.dispatcher, known), used, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,9 +183,12 @@ def gradient_communication(
     def time(kind: CollectiveKind, buffer: Floats) -> Floats:
         return collective_time(system, kind, buffer, extents)
 
-    reduced = time(CollectiveKind.ALL_REDUCE, gradient_bytes)
-    scattered = time(CollectiveKind.REDUCE_SCATTER, gradient_bytes)
-    gathered = time(CollectiveKind.ALL_GATHER, weight_bytes)
+    zero = np.zeros_like(gradient_bytes)
+    reduced = zero if sharded.all() else time(CollectiveKind.ALL_REDUCE, gradient_bytes)
+    scattered, gathered = zero, zero
+    if sharded.any():
+        scattered = time(CollectiveKind.REDUCE_SCATTER, gradient_bytes)
+        gathered = time(CollectiveKind.ALL_GATHER, weight_bytes)
     return np.where(sharded, scattered, reduced), np.where(sharded, gathered, 0.0)
 
 

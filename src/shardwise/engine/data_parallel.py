@@ -72,27 +72,29 @@ def windows(
     transfer_s
         Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
-    members = extents.replicas
+    outermost = _outermost(extents.replicas)
     chunk_s = pass_s
     for axis, time_s in inside_s.items():
         reach = getattr(extents, axis) * (extents.tp2 if axis == "tp" else 1)
-        shared = _shares_tier(reach, members)
+        shared = np.any(_spanned(reach) & outermost, axis=0)
         chunk_s = chunk_s - np.where(shared, time_s, 0.0)
-    chunk_s = chunk_s / table.vpp - np.where(_shares_tier(extents.pp, members), transfer_s, 0.0)
+    shared = np.any(_spanned(extents.pp) & outermost, axis=0)
+    chunk_s = chunk_s / table.vpp - np.where(shared, transfer_s, 0.0)
     chunk_s = np.maximum(0.0, chunk_s)
     return Windows(chunks=table.pp * (table.vpp - 1) * chunk_s, tail=chunk_s)
 
 
-def _shares_tier(one: Ints, other: Ints) -> Bools:
-    """Whether an axis spans the outermost tier that another one spans."""
+def _spanned(extents: Ints) -> Bools:
+    """Tiers on which an axis has members or domains to connect; shape (tiers, n)."""
+    return np.concatenate([extents[:1] > 1, extents[1:] > extents[:-1]])
 
-    def reach(extents: Ints) -> Ints:
-        inner = np.vstack([np.ones_like(extents[:1]), extents[:-1]])
-        return np.where(extents > inner, 1, 0)
 
-    tiers = np.arange(len(other))[:, np.newaxis]
-    outermost = np.max(np.where(reach(other) > 0, tiers, -1), axis=0)
-    return np.any((reach(one) > 0) & (tiers == outermost), axis=0)
+def _outermost(extents: Ints) -> Bools:
+    """The last of the tiers that an axis spans; shape (tiers, n)."""
+    spanned = _spanned(extents)
+    beyond = np.cumsum(spanned[::-1], axis=0)[::-1]
+    found: Bools = spanned & (beyond == 1)
+    return found
 
 
 def replica_communication(step: Step) -> ReplicaCommunication:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.arrays import Bools, Floats, Ints, among, total
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
@@ -225,7 +225,7 @@ def _reference_copy(table: Table, of: Sequence[WeightTotals]) -> Floats:
     In the type that they were loaded in: that of the policy's weights (TRL 1.9, create_model_from_
     path and prepare_deepspeed, prepare_fsdp).
     """
-    rows = np.isin(table.references, (Reference.COPY.code, Reference.COPY_HOST.code))
+    rows = among(table.references, (Reference.COPY.code, Reference.COPY_HOST.code))
     if not np.any(rows):
         return np.zeros(table.gpus.shape)
     wide = (table.in_effect("weight_dtype") == WeightDtype.FP32.code) & (table.lora_rank == 0)

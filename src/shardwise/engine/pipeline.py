@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, columns_in, gather, total
+from shardwise.arrays import ONLY_ROW, Bools, Floats, Ints, columns_in, gather, total
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
@@ -25,13 +25,13 @@ def bubble_and_transfers(step: Step) -> tuple[Floats, Floats]:
     """
     table, critical = step.table, step.critical
     inputs = evaluate_distinct(_ScheduleInputs.of, table, step.costs, step.groups, step.boundary)
-    # Different layers may take the same time, and different placements.
-    firsts, position = distinct_rows(list(columns_in(inputs.values)))
-    one = gather(inputs.values, firsts)
-    found = Distinct(
-        step_time(**{f.name: getattr(one, f.name) for f in fields(one)}),
-        position[inputs.position],
-    ).of_all()
+    one, position = inputs.values, inputs.position
+    if position is not ONLY_ROW:
+        # Different layers may take the same time, and different placements.
+        firsts, distinct = distinct_rows(list(columns_in(one)))
+        one, position = gather(one, firsts), distinct[position]
+    times = step_time(**{f.name: getattr(one, f.name) for f in fields(one)})
+    found = Distinct(times, position).of_all()
     busy = table.micro_batches * critical.on(lambda times: times.time_s)
     waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
     transfers = np.minimum(found.transfer_s, waiting)

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, combined, total
+from shardwise.arrays import Bools, Floats, among, combined, total
 from shardwise.config.enums import Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -206,6 +206,6 @@ def boundary_of(system: System, table: Table, extents: Extents, costs: Component
         message_s=transfer_time(system, sent, extents.pp),
         tp_comm_s=tp_comm,
         hidden=np.where(
-            np.isin(table.schedule, _IN_TURN), 0.0, table.by_stack(lambda stack: stack.pp_hidden)
+            among(table.schedule, _IN_TURN), 0.0, table.by_stack(lambda stack: stack.pp_hidden)
         ),
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, among
 from shardwise.config.enums import AttentionKernel, Dtype, Generation, Position
 from shardwise.config.model import Model
 from shardwise.config.software.attention import attention_facts
@@ -96,7 +96,7 @@ ATTENTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "attention_kernel",
         lambda t: (
             (t.dtype == Dtype.FP32.code)
-            & np.isin(t.attention_kernel, [word.code for word in _NAMED if not word.runs_fp32])
+            & among(t.attention_kernel, [word.code for word in _NAMED if not word.runs_fp32])
         ),
         "computes in 16 bits and fewer; fp32 runs efficient, triton or unfused",
     ),
@@ -104,7 +104,7 @@ ATTENTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "attention_positions",
         "attention_kernel",
         lambda m, t: (
-            np.isin(t.attention_kernel, [word.code for word in _NAMED])
+            among(t.attention_kernel, [word.code for word in _NAMED])
             & (m.position == Position.RELATIVE_XL)
         ),
         "scores no relative-xl positions; allowed: stack, best, unfused",

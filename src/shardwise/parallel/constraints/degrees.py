@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, among
 from shardwise.config.enums import CpExchange, Position, TpExchange, TpOverlap
 from shardwise.config.mixer import GatedDelta, Mamba1, Mamba2, Mixer, ShortConv
 from shardwise.config.model import OWN_KIND, Layer, Model, Moe
@@ -409,7 +409,7 @@ SUMMA_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "summa_overlap",
         "tp_overlap",
-        lambda t: t.summa & np.isin(t.tp_overlap, [TpOverlap.RING.code, TpOverlap.PIPE.code]),
+        lambda t: t.summa & among(t.tp_overlap, [TpOverlap.RING.code, TpOverlap.PIPE.code]),
         "splits what tp_exchange summa splits in panels already; allowed: stack, none",
     ),
     rule(

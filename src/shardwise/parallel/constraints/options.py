@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, among
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     ZERO_WEIGHTS,
@@ -572,13 +572,13 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "loss_of_full_head",
         "loss",
-        lambda t: np.isin(t.loss_in_effect, _FULL_HEAD) & (t.tp > 1),
+        lambda t: among(t.loss_in_effect, _FULL_HEAD) & (t.tp > 1),
         "reads the full head on one rank (Liger's kernel, TRL's chunked_nll); allowed: tp 1",
     ),
     rule(
         "loss_of_2d_products",
         "loss",
-        lambda t: t.summa & np.isin(t.loss_in_effect, _NOT_SUMMA) & (t.loss > 0),
+        lambda t: t.summa & among(t.loss_in_effect, _NOT_SUMMA) & (t.loss > 0),
         "is not modeled with tp_exchange summa; allowed: stack, losses that split the vocabulary",
     ),
     rule(

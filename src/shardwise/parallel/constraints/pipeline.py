@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardwise.arrays import Bools, Ints
+from shardwise.arrays import Bools, Ints, among
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -164,7 +164,7 @@ PIPELINE_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "zero_bubble",
         "schedule",
-        lambda t: np.isin(t.schedule, _ZERO_BUBBLE) & ((t.pp == 1) | ~t.training),
+        lambda t: among(t.schedule, _ZERO_BUBBLE) & ((t.pp == 1) | ~t.training),
         "needs pp > 1 and training",
     ),
     rule(
