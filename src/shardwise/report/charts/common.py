@@ -265,16 +265,12 @@ def expected_mark(
     values: Sequence[float],
     ranges: Sequence[tuple[float, float] | None],
     places: Sequence[Any],
-    *,
-    vertical: bool = False,
 ) -> Trace:
     """A mark at each predicted time, with its prediction interval as a whisker."""
-    whisker = whiskers(values, ranges)
-    sides = {"x": list(places), "y": list(values), "error_y": whisker}
-    if not vertical:
-        sides = {"x": list(values), "y": list(places), "error_x": whisker}
     return plotly().Scatter(
-        **sides,
+        x=list(values),
+        y=list(places),
+        error_x=whiskers(values, ranges),
         mode="markers",
         marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PAPER, "width": 1}},
         hoverinfo="skip",
