@@ -154,12 +154,12 @@ def _run_facts(run: TrainingTime | None) -> list[tuple[str, str, str]]:
 
 
 def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
-    """Return a figure as plotly's JSON, on the background of the page.
+    """Return a figure, or its JSON, as plotly's JSON on the background of the page.
 
     Its title stays in `layout.meta` alone: the page shows it as text, which wraps on a phone.
     """
-    drawn = dict(json.loads(figure.to_json()))
-    layout = drawn["layout"]
+    drawn = figure if isinstance(figure, dict) else json.loads(figure.to_json())
+    layout = dict(drawn["layout"])
     layout.pop("title", None)
     layout.pop("template", None)  # its colors are those of a light page
     layout |= {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "autosize": True}
@@ -167,7 +167,7 @@ def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
     layout["margin"] = layout.get("margin", {}) | {"t": max(_LEAST_MARGIN, above)}
     if "height" in layout:
         layout["height"] = max(_LEAST_HEIGHT, layout["height"] - _TITLE_HEIGHT)
-    drawn = {name: drawn[name] for name in ("data", "layout")}
+    drawn = {"data": drawn["data"], "layout": layout}
     return dict(_darkened(drawn)) if dark else drawn
 
 
