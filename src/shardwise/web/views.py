@@ -4,6 +4,7 @@ Charts are those of `--plot`, as JSON of plotly, in the colors of the page.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,8 @@ _CLEAR = "rgba(0,0,0,0)"
 _TITLE_HEIGHT, _LEAST_MARGIN, _LEAST_HEIGHT = 66, 30, 160
 _MOST_PLANS, _MOST_FIGURES = 15, 80
 _MOST_BYTES = 2**20
+# A flag of the command line in text: browsers break lines after hyphens.
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![^<]*>)")
 _NO_FIGURES = ("name", "description", "sources", "left_out")
 # Endings that pasted text is tried with.
 _PASTED = (".sh", ".yaml", ".toml", ".json", ".py")
@@ -64,7 +67,7 @@ def printed(*things: Callable[[], None] | Block) -> str:
         for thing in things
         for block in (printed_blocks(thing) if callable(thing) else [thing])
     ]
-    return "".join(map(block_html, blocks))
+    return _FLAG.sub(r'<span class="sw-flag">\g<0></span>', "".join(map(block_html, blocks)))
 
 
 def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: bool) -> View:
