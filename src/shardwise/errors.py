@@ -145,10 +145,10 @@ def check_path(field: str, value: object) -> None:
         raise InputError(Fault.of(field, value, "must be a file"))
 
 
-def check_word(field: str, value: object, known: Sequence[str], source: str = "") -> None:
+def check_word(field: str, value: object, known: Sequence[str]) -> None:
     """Raise an `InputError` unless an argument is one of some words."""
     if not isinstance(value, str) or value not in known:
-        raise InputError(Fault.of(field, value, allowed_words(value, known), source))
+        raise InputError.of(field, value, allowed_words(value, known))
 
 
 def allowed_words(value: object, known: Iterable[str], command: str = "") -> str:

@@ -275,10 +275,12 @@ def test_changes_are_undone_by_keyboard(page, address):
     playwright.expect(page.get_by_role("status").first).to_contain_text("fits")
 
 
-def test_every_tab_is_accessible(page, address):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_tab_is_accessible(page, address, scheme):
     """No violation of WCAG 2.1 AA that axe-core finds, and no tab that only a mouse reaches."""
     axe = pytest.importorskip("axe_playwright_python.base").AXE_SCRIPT
     tabs = page.get_by_role("tab")
+    page.emulate_media(color_scheme=scheme)
     page.goto(address + "?" + QUERY + "&tokens=1T")
     see(step_time(page), expected(tp=2))
     found = []

@@ -26,20 +26,19 @@ _ASSUMED = (
 )
 
 
-def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profile:
+def profile_of_statistics(info: ModuleInfo) -> Profile:
     """Turn module statistics into a profile.
 
     A module has total activations TA_i, activation gradients AG_i, and G_i, the gradients of
     weights from modules that run after it. Its segment has TA_i forward (at its end) and
     TA_i + AG_i + G_i backward. Its end has TA + G of the next module, or its own bytes if less.
     """
-    source = info.source if source is None else source
     count = len(info.names)
     parent = np.full(count, -1, dtype=np.int64)
     for place, end in enumerate(info.end):  # inner modules come later and overwrite
         parent[place + 1 : end] = place
     begins = _backward_order(info.end, parent)
-    parameters = _parameters(info, parent, begins, source)
+    parameters = _parameters(info, parent, begins)
     made = np.zeros(count)
     for parameter in parameters:
         if parameter.gradient_segment >= 0:
@@ -53,7 +52,7 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     following = np.append(alive[order][1:], 0.0) + so_far
     profile = Profile(
         name=info.names[0],
-        source=source,
+        source=info.source,
         modules=_modules(info, parent, begins),
         parameters=parameters,
         forward_segments=count,
@@ -155,13 +154,13 @@ def _own_ms(total_ms: Floats, parent: Ints) -> Floats:
     return np.maximum(own, 0.0)
 
 
-def _parameters(info: ModuleInfo, parent: Ints, begins: Ints, source: str) -> tuple[Parameter, ...]:
+def _parameters(info: ModuleInfo, parent: Ints, begins: Ints) -> tuple[Parameter, ...]:
     """One tensor for the weights of each module itself, and one for weights that several share."""
     own = _own(info.parameter_bytes, parent)
     trained = _own(info.gradient_bytes, parent)
     tied: dict[int, list[int]] = {}
     for place in np.flatnonzero(own < 0).tolist():
-        holders = _tied(info, place, float(-own[place]), source)
+        holders = _tied(info, place, float(-own[place]))
         tied[holders[0]] = holders
         own[holders[1:]] = 0.0
     found = []
@@ -194,7 +193,7 @@ def _parameter(
     )
 
 
-def _tied(info: ModuleInfo, place: int, missing: float, source: str) -> list[int]:
+def _tied(info: ModuleInfo, place: int, missing: float) -> list[int]:
     """Leaves inside a module that share a tensor: k of b bytes each where (k - 1) b are missing."""
     inside = np.arange(place, int(info.end[place]))
     leaves = inside[info.end[inside] == inside + 1]
@@ -210,4 +209,4 @@ def _tied(info: ModuleInfo, place: int, missing: float, source: str) -> list[int
     )
     field = f"{info.names[place]}.param_per_module"
     value = float(info.parameter_bytes[place])
-    raise InputError.of(field, value, problem, source)
+    raise InputError.of(field, value, problem, info.source)

@@ -135,7 +135,7 @@ class State:
             "command": self.command(),
         }
 
-    def to_query(self, *, pins: bool = True) -> str:
+    def to_query(self) -> str:
         """Return the part of an address that says all of it."""
         pairs: list[tuple[str, str]] = []
         for kind in _NAMES:
@@ -151,8 +151,7 @@ class State:
             pairs += [(key, f"{name}={text}") for name, text in getattr(self, group).items()]
         if self.tab != TABS[0]:
             pairs.append(("tab", self.tab))
-        if pins:
-            pairs += [("pin", address) for address in self.pinned]
+        pairs += [("pin", address) for address in self.pinned]
         return urlencode(pairs)
 
     @classmethod

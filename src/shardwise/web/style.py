@@ -67,18 +67,19 @@ STYLE = """
 .sw-printed .scroll { overflow-x: auto; }
 .sw-printed table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .sw-printed caption { text-align: left; font-weight: 600; padding: 6px 0 2px; }
-.sw-printed th, .sw-printed td { padding: 2px 14px 2px 0; text-align: right; white-space: nowrap;
+.sw-printed th, .sw-printed td { padding: 2px 10px 2px 0; text-align: right; white-space: nowrap;
   vertical-align: top; font-weight: 400; }
 .sw-printed thead th { font-weight: 600; border-bottom: 1px solid #d0d7de; }
 .sw-printed .text { text-align: left; white-space: normal; }
-.sw-printed .long { min-width: 16rem; }
+.sw-printed .long { min-width: 12rem; }
+.sw-printed .text:first-child:not(.long), .sw-flag { white-space: nowrap; }
 .sw-printed dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 14px;
   margin: 6px 0; }
 .sw-printed dt { color: #57606a; }
 .body--dark .sw-printed dt { color: #9aa7b4; }
 .sw-printed dd { margin: 0; overflow-wrap: anywhere; }
 .sw-printed ul { margin: 4px 0; padding-left: 18px; list-style: disc; overflow-wrap: anywhere; }
-.sw-file { flex: 1 1 320px; min-width: 0; gap: 2px; }
+.sw-file { flex: 1 1 280px; min-width: 0; gap: 2px; }
 .sw-mono { font-family: monospace; font-size: 12px; max-height: 200px; }
 .sw-export { width: 900px; max-width: 96vw; }
 .sw-code { max-height: 50vh; overflow: auto; }
@@ -86,8 +87,11 @@ STYLE = """
 .q-btn:focus-visible { box-shadow: 0 0 0 3px #1f6feb; }
 .sw-header .q-btn:focus-visible { box-shadow: 0 0 0 3px white; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
+.q-tab:focus-visible { outline-offset: -2px; }
+body { --q-positive: #1a7f37 !important; --q-info: #0b5cad !important; }
 body.body--light { --q-primary: #0b5cad !important; }
 body.body--dark { --q-primary: #79b8ff !important; }
+.body--dark .bg-primary .q-btn__content { color: #0d1b2a; }
 .q-tooltip { background: #333a42 !important; font-size: 12px; max-width: 360px; }
 .sw-header .q-btn { color: white; }
 @media (min-width: 861px) {

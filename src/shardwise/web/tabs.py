@@ -439,6 +439,7 @@ class CompareTab:
             )
             ui.button("Remove all", icon="delete", on_click=self._clear).props("outline no-caps")
         columns = [{"name": n, "label": n, "field": n, "align": "left"} for n in _COMPARED]
+        columns[_COMPARED.index("plan")]["style"] = "white-space: normal"
         self._table = _table(columns, "compared", "name", self._load)
         self._table.add_slot("body-cell-name", _LOAD_BUTTON)
         self._table.on("load", lambda event: self._load(event.args))

@@ -4,6 +4,7 @@ Charts are those of `--plot`, as JSON of plotly, in the colors of the page.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,8 @@ _CLEAR = "rgba(0,0,0,0)"
 _TITLE_HEIGHT, _LEAST_MARGIN, _LEAST_HEIGHT = 66, 30, 160
 _MOST_PLANS, _MOST_FIGURES = 15, 80
 _MOST_BYTES = 2**20
+# A flag of the command line in text: browsers break lines after hyphens.
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![^<]*>)")
 _NO_FIGURES = ("name", "description", "sources", "left_out")
 # Endings that pasted text is tried with.
 _PASTED = (".sh", ".yaml", ".toml", ".json", ".py")
@@ -64,7 +67,7 @@ def printed(*things: Callable[[], None] | Block) -> str:
         for thing in things
         for block in (printed_blocks(thing) if callable(thing) else [thing])
     ]
-    return "".join(map(block_html, blocks))
+    return _FLAG.sub(r'<span class="sw-flag">\g<0></span>', "".join(map(block_html, blocks)))
 
 
 def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: bool) -> View:
@@ -154,12 +157,12 @@ def _run_facts(run: TrainingTime | None) -> list[tuple[str, str, str]]:
 
 
 def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
-    """Return a figure as plotly's JSON, on the background of the page.
+    """Return a figure, or its JSON, as plotly's JSON on the background of the page.
 
     Its title stays in `layout.meta` alone: the page shows it as text, which wraps on a phone.
     """
-    drawn = dict(json.loads(figure.to_json()))
-    layout = drawn["layout"]
+    drawn = figure if isinstance(figure, dict) else json.loads(figure.to_json())
+    layout = dict(drawn["layout"])
     layout.pop("title", None)
     layout.pop("template", None)  # its colors are those of a light page
     layout |= {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "autosize": True}
@@ -167,7 +170,7 @@ def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
     layout["margin"] = layout.get("margin", {}) | {"t": max(_LEAST_MARGIN, above)}
     if "height" in layout:
         layout["height"] = max(_LEAST_HEIGHT, layout["height"] - _TITLE_HEIGHT)
-    drawn = {name: drawn[name] for name in ("data", "layout")}
+    drawn = {"data": drawn["data"], "layout": layout}
     return dict(_darkened(drawn)) if dark else drawn
 
 

@@ -311,21 +311,17 @@ def _proved(
     return replace(best, bound=min(best.cost, max(best.bound, least)))
 
 
-def least_peak(
-    rules: Rules, *, widths: Sequence[int] = _WIDTHS[:2], seconds: float = np.inf
-) -> Path:
+def least_peak(rules: Rules, *, seconds: float = np.inf) -> Path:
     """A path of least peak; its cost is the peak [byte]. For `seconds` see `optimum`."""
     until = perf_counter() + seconds
-    best = shortest_path(rules, np.inf, most_labels=widths[0], only="memory", until=until)
-    for width in widths[1:]:
-        if best.proven or perf_counter() > until:
-            break
-        below = best.cost * (1 + _EQUAL)
-        found = shortest_path(
-            rules, np.inf, most_labels=width, below=below, only="memory", until=until
-        )
-        best = _better(best, found)
-    return best
+    best = shortest_path(rules, np.inf, most_labels=_WIDTHS[0], only="memory", until=until)
+    if best.proven or perf_counter() > until:
+        return best
+    below = best.cost * (1 + _EQUAL)
+    found = shortest_path(
+        rules, np.inf, most_labels=_WIDTHS[1], below=below, only="memory", until=until
+    )
+    return _better(best, found)
 
 
 def _better(best: Path, found: Path) -> Path:

@@ -157,13 +157,11 @@ def _method(reading: shared.Reading, task: str, dtype: str) -> methods.Method:
     return method
 
 
-def recompute_fields(
-    top: Section, *, default: bool, keys: tuple[str, ...] = ("gradient_checkpointing",)
-) -> dict[str, object]:
+def recompute_fields(top: Section, *, default: bool) -> dict[str, object]:
     """Return recompute, and where checkpoints wait."""
     on = [
         methods.flag_of(top, key, default=default)
-        for key in (*keys, "activation_checkpointing")
+        for key in ("gradient_checkpointing", "activation_checkpointing")
         if key in top
     ]
     fields: dict[str, object] = {}

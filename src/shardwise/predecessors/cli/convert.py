@@ -133,10 +133,7 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
 
 
 def _rows(data: Mapping[str, object], file: str, part: str | None) -> Any:
-    """The table of a shardwise result, or of Calculon's search."""
-    found = read_result(data, file)
-    if isinstance(found, SweepResult):
-        return found.to_frame()
+    """The table of a shardwise result, as of `show -o`, or of another tool's search."""
     if foreign_search(data) == "nersc" and "searches" in data:
         return frame(_nersc_rows(data, file)[0], source=file)
     return table(data, source=file, part=part or "best")

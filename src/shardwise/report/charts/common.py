@@ -28,6 +28,7 @@ from shardwise.report.charts.theme import (
     PAPER,
     TIME_COLORS,
     VEIL,
+    Drawn,
     Figure,
     Trace,
 )
@@ -36,6 +37,7 @@ from shardwise.report.page.html import Chart, Page, page_html
 
 __all__ = [
     "ACCENT",
+    "AXIS",
     "BUTTONS",
     "COMPONENT_NAMES",
     "EMPTY",
@@ -48,6 +50,7 @@ __all__ = [
     "PAPER",
     "TIME_COLORS",
     "VEIL",
+    "Drawn",
     "Figure",
     "Trace",
     "chart_error",
@@ -55,6 +58,7 @@ __all__ = [
     "component_bar",
     "dots",
     "expected_mark",
+    "layout_of",
     "limit_line",
     "log_axis",
     "log_axis_if_wide",
@@ -90,6 +94,8 @@ _SUFFIXES = (".html", ".json", *_IMAGES)
 _log = logging.getLogger("shardwise.charts")
 # Pixels of an image for each of a chart, so that print is sharp.
 _SHARPNESS = 2
+AXIS = {"gridcolor": GRID, "zeroline": False, "linecolor": INK, "automargin": True}
+"""Of every axis of a figure."""
 _IMAGE_WIDTH = 1180
 
 
@@ -120,7 +126,18 @@ def _imported(module: str) -> Any:
 def styled(
     figure: Figure, title: str, subtitle: str, *, height: int = 560, least_width: int = 0
 ) -> Figure:
-    """Give a figure its title, fonts, grid, margins and legend.
+    """Give a figure the layout of `layout_of`, and all its axes their grid."""
+    layout = layout_of(title, subtitle, height=height, least_width=least_width)
+    figure.update_layout(**layout)
+    figure.update_xaxes(**AXIS)
+    figure.update_yaxes(**AXIS)
+    return figure
+
+
+def layout_of(
+    title: str, subtitle: str, *, height: int = 560, least_width: int = 0
+) -> dict[str, Any]:
+    """Title, fonts, margins and legend of a figure, as plotly's JSON.
 
     Parameters
     ----------
@@ -128,10 +145,10 @@ def styled(
         Pixels that it needs; a narrower page scrolls it.
     """
     small = f"<span style='font-size:13px;color:{MUTED}'>{html.escape(subtitle)}</span>"
-    figure.update_layout(
-        template="plotly_white",
-        font={"family": FONT, "size": 13, "color": INK},
-        title={
+    return {
+        "template": "plotly_white",
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "title": {
             "text": f"<b>{html.escape(title)}</b><br>{small}",
             "x": 0,
             "xref": "paper",
@@ -142,16 +159,12 @@ def styled(
             "pad": {"t": 18},
             "font": {"size": 18},
         },
-        margin={"l": 90, "r": 40, "t": 96, "b": 70},
-        height=height,
-        legend=LEGEND,
-        hoverlabel={"align": "left", "font": {"family": FONT, "size": 12}},
-        meta={"title": title, "subtitle": subtitle, "least_width": least_width},
-    )
-    grid = {"gridcolor": GRID, "zeroline": False, "linecolor": INK, "automargin": True}
-    figure.update_xaxes(**grid)
-    figure.update_yaxes(**grid)
-    return figure
+        "margin": {"l": 90, "r": 40, "t": 96, "b": 70},
+        "height": height,
+        "legend": LEGEND,
+        "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
+        "meta": {"title": title, "subtitle": subtitle, "least_width": least_width},
+    }
 
 
 def log_axis(values: Sequence[float]) -> dict[str, Any]:
@@ -265,16 +278,12 @@ def expected_mark(
     values: Sequence[float],
     ranges: Sequence[tuple[float, float] | None],
     places: Sequence[Any],
-    *,
-    vertical: bool = False,
 ) -> Trace:
     """A mark at each predicted time, with its prediction interval as a whisker."""
-    whisker = whiskers(values, ranges)
-    sides = {"x": list(places), "y": list(values), "error_y": whisker}
-    if not vertical:
-        sides = {"x": list(values), "y": list(places), "error_x": whisker}
     return plotly().Scatter(
-        **sides,
+        x=list(values),
+        y=list(places),
+        error_x=whiskers(values, ranges),
         mode="markers",
         marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PAPER, "width": 1}},
         hoverinfo="skip",

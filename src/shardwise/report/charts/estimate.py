@@ -16,6 +16,7 @@ from shardwise.report.charts.common import (
     COMPONENT_NAMES,
     MEMORY_COLORS,
     TIME_COLORS,
+    Drawn,
     Figure,
     component_bar,
     expected_mark,
@@ -406,7 +407,7 @@ def detail_charts(
     result: Estimate,
     inputs: tuple[Model, System, Strategy],
     wanted: Collection[str] = ("timeline", "roofline"),
-) -> tuple[dict[str, Figure], list[str]]:
+) -> tuple[dict[str, Drawn], list[str]]:
     """Draw the pipeline of a step and its kernels under the roofline, by name.
 
     Returns
@@ -418,7 +419,7 @@ def detail_charts(
     from shardwise.report.charts.timeline import pipeline_timeline  # noqa: PLC0415 - slow to import
     from shardwise.report.trace import trace  # noqa: PLC0415
 
-    drawn: dict[str, Figure] = {}
+    drawn: dict[str, Drawn] = {}
     passes = result.micro_batches * len(result.stages) * result.strategy["vpp"]
     notes = []
     if "timeline" in wanted and result.strategy["training"]:

@@ -4,7 +4,16 @@ from collections import defaultdict
 
 from shardwise.analysis.results import Estimate, OperationEstimate
 from shardwise.config.system import System
-from shardwise.report.charts.common import ACCENT, GREY, LINES, Figure, log_axis, plotly, styled
+from shardwise.report.charts.common import (
+    ACCENT,
+    AXIS,
+    GREY,
+    LINES,
+    Drawn,
+    Trace,
+    layout_of,
+    log_axis,
+)
 from shardwise.report.console import seconds
 
 _TERA = 1e12
@@ -19,13 +28,13 @@ _PHASE_NAMES = {
 _SMALLEST, _LARGEST = 7.0, 38.0
 
 
-def roofline(result: Estimate, system: System) -> Figure:
+def roofline(result: Estimate, system: System) -> Drawn:
     """Draw each kernel at its FLOP/byte and FLOP/s; the area of a point is its time in the step.
 
     The roof is the lower of the memory bandwidth times FLOP/byte and the peak of the matrix units
     for the dtype. Arithmetic intensity is in FLOP per byte of accelerator memory.
     """
-    figure = plotly().Figure()
+    traces: list[Trace] = []
     kernels = [one for one in result.operations or () if _is_drawn(one)]
     peak, bandwidth = _peak(result), float(system.accelerator.memory[0].bandwidth)
     by_phase: dict[str, list[OperationEstimate]] = defaultdict(list)
@@ -34,32 +43,34 @@ def roofline(result: Estimate, system: System) -> Figure:
     longest = max((_time(one) for one in kernels), default=1.0)
     for phase, color in zip(_PHASES, LINES, strict=False):
         if by_phase[phase]:
-            figure.add_trace(_points(by_phase[phase], _PHASE_NAMES[phase], color, longest))
+            traces.append(_points(by_phase[phase], _PHASE_NAMES[phase], color, longest))
     intensities = [one.flops / one.bytes for one in kernels] or [1.0]
     ridge = peak / bandwidth
     ends = sorted({min(intensities) / 2, ridge, max([*intensities, ridge]) * 2})
-    figure.add_trace(
-        plotly().Scatter(
-            x=ends,
-            y=[min(peak, bandwidth * x) / _TERA for x in ends],
-            mode="lines",
-            name="roof",
-            line={"color": ACCENT, "width": 2},
-            hovertemplate="%{y:,.0f} TFLOP/s at %{x:,.0f} FLOP/byte<extra>roof</extra>",
-        )
+    traces.append(
+        {
+            "type": "scatter",
+            "x": ends,
+            "y": [min(peak, bandwidth * x) / _TERA for x in ends],
+            "mode": "lines",
+            "name": "roof",
+            "line": {"color": ACCENT, "width": 2},
+            "hovertemplate": "%{y:,.0f} TFLOP/s at %{x:,.0f} FLOP/byte<extra>roof</extra>",
+        }
     )
     words = (
         f"{peak / _TERA:,.0f} TFLOP/s and {bandwidth / _TERA:.2f} TB/s of {system.name}; "
         "area: time in the step"
     )
-    styled(figure, "Roofline of the kernels", words)
-    figure.update_layout(
-        margin={"l": 60, "r": 20},
-    )
+    layout = layout_of("Roofline of the kernels", words)
+    layout["margin"] |= {"l": 60, "r": 20}
     rates = [one.flops / one.time_s / _TERA for one in kernels] or [1.0]
-    figure.update_xaxes(title="arithmetic intensity [FLOP/byte]", **log_axis(ends))
-    figure.update_yaxes(title="rate [TFLOP/s]", **log_axis([*rates, peak / _TERA]))
-    return figure
+    for axis, title, values in (
+        ("xaxis", "arithmetic intensity [FLOP/byte]", ends),
+        ("yaxis", "rate [TFLOP/s]", [*rates, peak / _TERA]),
+    ):
+        layout[axis] = AXIS | {"title": {"text": title}} | log_axis(values)
+    return {"data": traces, "layout": layout}
 
 
 def _is_drawn(one: OperationEstimate) -> bool:
@@ -72,13 +83,14 @@ def _time(one: OperationEstimate) -> float:
     return one.time_s * max(1, one.count)
 
 
-def _points(rows: list[OperationEstimate], name: str, color: str, longest: float) -> object:
-    return plotly().Scatter(
-        x=[one.flops / one.bytes for one in rows],
-        y=[one.flops / one.time_s / _TERA for one in rows],
-        mode="markers",
-        name=name,
-        marker={
+def _points(rows: list[OperationEstimate], name: str, color: str, longest: float) -> Trace:
+    return {
+        "type": "scatter",
+        "x": [one.flops / one.bytes for one in rows],
+        "y": [one.flops / one.time_s / _TERA for one in rows],
+        "mode": "markers",
+        "name": name,
+        "marker": {
             "color": color,
             "opacity": 0.75,
             "line": {"color": GREY, "width": 1},
@@ -86,14 +98,14 @@ def _points(rows: list[OperationEstimate], name: str, color: str, longest: float
                 _SMALLEST + (_LARGEST - _SMALLEST) * (_time(one) / longest) ** 0.5 for one in rows
             ],
         },
-        text=[f"{one.part} {one.operation}" for one in rows],
-        customdata=[[seconds(one.time_s), one.count, one.bound] for one in rows],
-        hovertemplate=(
+        "text": [f"{one.part} {one.operation}" for one in rows],
+        "customdata": [[seconds(one.time_s), one.count, one.bound] for one in rows],
+        "hovertemplate": (
             "<b>%{text}</b><br>%{y:,.1f} TFLOP/s at %{x:,.1f} FLOP/byte<br>"
             "%{customdata[0]} x %{customdata[1]}, bound by %{customdata[2]}"
             f"<extra>{name}</extra>"
         ),
-    )
+    }
 
 
 def _peak(result: Estimate) -> float:

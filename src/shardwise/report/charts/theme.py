@@ -8,6 +8,8 @@ Figure = Any
 """A `plotly.graph_objects.Figure`; plotly is an extra, so its types are not at hand."""
 Trace = Any
 """A trace of such a figure."""
+Drawn = dict[str, Any]
+"""A figure as plotly's JSON: plotly's objects take longer than most charts do."""
 
 ACCENT = "#d55e00"
 """What is best, or a limit."""

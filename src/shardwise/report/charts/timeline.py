@@ -8,7 +8,7 @@ from shardwise.analysis.timeline.actions import KINDS
 from shardwise.analysis.timeline.step import StepTimeline
 from shardwise.arrays import Bools
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
-from shardwise.report.charts.common import GREY, TIME_COLORS, Figure, Trace, plotly, styled
+from shardwise.report.charts.common import AXIS, GREY, TIME_COLORS, Drawn, Trace, layout_of
 from shardwise.report.console import seconds
 
 _NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "weight gradients"}
@@ -31,34 +31,37 @@ _RANK_HEIGHT, _FRAME = 34, 240
 _MOST_HEIGHT = 900
 
 
-def pipeline_timeline(timeline: StepTimeline, *, most_bars: int = _MOST_BARS) -> Figure:
+def pipeline_timeline(timeline: StepTimeline, *, most_bars: int = _MOST_BARS) -> Drawn:
     """Draw the passes of every rank of a pipeline, and what follows the last one.
 
     Of long steps the first micro-batches are drawn: as many as a browser moves without delay.
     """
-    figure = plotly().Figure()
+    traces: list[Trace] = []
     drawn = _drawn(timeline, most_bars)
     for code, kind in enumerate(KINDS):
         chosen = drawn.shown & (timeline.actions.kind == code)
         if chosen.any():
-            figure.add_trace(_passes(timeline, chosen, kind))
+            traces.append(_passes(timeline, chosen, kind))
     if drawn.micro_batches == timeline.pipeline.micro_batches:
-        for trace in _after(timeline):
-            figure.add_trace(trace)
+        traces += _after(timeline)
     ranks = timeline.pipeline.ranks
-    styled(figure, "Pipeline of one step", _words(timeline, drawn), height=_height(ranks))
-    figure.update_layout(
-        barmode="overlay",
-        bargap=0.15,
-        dragmode="zoom",
-        margin={"l": 60, "r": 20},
-        uniformtext={"minsize": 11, "mode": "hide"},
-    )
-    figure.update_xaxes(title="time [ms]", rangemode="tozero", tickformat=",")
-    figure.update_yaxes(
-        title="pipeline rank", autorange="reversed", tickmode="array", tickvals=list(range(ranks))
-    )
-    return figure
+    layout = layout_of("Pipeline of one step", _words(timeline, drawn), height=_height(ranks))
+    layout["margin"] |= {"l": 60, "r": 20}
+    layout |= {
+        "barmode": "overlay",
+        "bargap": 0.15,
+        "dragmode": "zoom",
+        "uniformtext": {"minsize": 11, "mode": "hide"},
+        "xaxis": AXIS | {"title": {"text": "time [ms]"}, "rangemode": "tozero", "tickformat": ","},
+        "yaxis": AXIS
+        | {
+            "title": {"text": "pipeline rank"},
+            "autorange": "reversed",
+            "tickmode": "array",
+            "tickvals": list(range(ranks)),
+        },
+    }
+    return {"data": traces, "layout": layout}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +86,14 @@ def _passes(timeline: StepTimeline, chosen: Bools, kind: str) -> Trace:
     start, end = actions.start_s[chosen] * _MS, actions.end_s[chosen] * _MS
     micro, stage = actions.micro_batch[chosen], actions.stage[chosen]
     few = int(chosen.sum()) <= _MOST_LABELS
-    return plotly().Bar(
+    return dict(
+        type="bar",
         orientation="h",
         name=_NAMES[kind],
         base=start.tolist(),
         x=(end - start).tolist(),
         y=actions.rank[chosen].tolist(),
-        text=[str(one) for one in micro.tolist()] if few else None,
+        **({"text": [str(one) for one in micro.tolist()]} if few else {}),
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -111,15 +115,16 @@ def _after(timeline: StepTimeline) -> list[Trace]:
     for name, time in timeline.after_s.items():
         if time > 0:
             title, color = _AFTER[name]
-            trace = plotly().Bar(
-                orientation="h",
-                name=title,
-                base=[start * _MS] * len(ranks),
-                x=[time * _MS] * len(ranks),
-                y=ranks,
-                marker={"color": color},
-                hovertemplate=f"<b>{title}</b><br>%{{x:.2f}} ms<extra></extra>",
-            )
+            trace = {
+                "type": "bar",
+                "orientation": "h",
+                "name": title,
+                "base": [start * _MS] * len(ranks),
+                "x": [time * _MS] * len(ranks),
+                "y": ranks,
+                "marker": {"color": color},
+                "hovertemplate": f"<b>{title}</b><br>%{{x:.2f}} ms<extra></extra>",
+            }
             traces.append(trace)
         start += time
     return traces

@@ -4,6 +4,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
+from shardwise.report.charts.common import plotly
 from shardwise.report.charts.estimate import charts, detail_charts
 from shardwise.report.console import gpu_count, percent
 from shardwise.report.page.html import Lines
@@ -34,7 +35,7 @@ def report_of(
         title=f"{result.model} on {result.system}: step time, memory and cost",
         answer=answer,
         question=question,
-        charts=charts(result) | drawn,
+        charts=charts(result) | {name: plotly().Figure(one) for name, one in drawn.items()},
         results=results,
         assumptions=[
             *evidence(result),

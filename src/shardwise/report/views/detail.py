@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwise.analysis.graph.records import ComputeGraph
 from shardwise.planning.methods import MethodTable
+from shardwise.report.charts.common import plotly
 from shardwise.report.charts.timeline import pipeline_timeline
 from shardwise.report.charts.totals import component_times, method_charts
 from shardwise.report.console import count, gpu_count, plain_table, seconds, show
@@ -79,6 +80,6 @@ VIEWS: dict[str, View[Any]] = {
     "Trace": View(
         summary=_trace,
         tables=print_trace,
-        charts=lambda one: {"timeline": pipeline_timeline(one.timeline)},
+        charts=lambda one: {"timeline": plotly().Figure(pipeline_timeline(one.timeline))},
     ),
 }

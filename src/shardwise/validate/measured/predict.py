@@ -54,17 +54,10 @@ class Prediction:
         return self.model_flops_per_step / (time * self.peak_flops)
 
 
-def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
-    """Predict step time and memory of runs, in their order.
+def predict_runs(runs: Sequence[Run]) -> tuple[Prediction, ...]:
+    """Predict step time and memory of runs, in their order; intervals are from other sources.
 
     Runs of one model on one system are one table of strategies.
-
-    Parameters
-    ----------
-    runs
-        Measured runs.
-    leave_out
-        Whether intervals use only runs of other sources.
     """
     found: dict[int, Prediction] = {}
     cases: dict[int, Case] = {}
@@ -81,25 +74,20 @@ def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Predic
         found |= {
             position: Prediction(run=runs[position], refused=_reason(case))
             if table.reason(row) is not None
-            else _prediction(runs[position], case, table, row, counted, leave_out=leave_out)
+            else _prediction(runs[position], case, table, row, counted)
             for row, (position, case) in enumerate(rows)
         }
     return tuple(found[position] for position in range(len(runs)))
 
 
-def predict_as_typed(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
+def predict_as_typed(runs: Sequence[Run]) -> tuple[Prediction, ...]:
     """Predict runs with the software as their sources name it, in their order.
 
     The time is that of the most probable software; the interval is that of all that may be meant.
-
-    Parameters
-    ----------
-    runs, leave_out
-        As those of `predict_runs`.
     """
     candidates = [run.as_typed() for run in runs]
     every = [run for some in candidates for _, run in some]
-    predicted = iter(predict_runs(every, leave_out=leave_out))
+    predicted = iter(predict_runs(every))
     found = []
     for run, some in zip(runs, candidates, strict=True):
         each = [(weight, next(predicted)) for weight, _ in some]
@@ -133,7 +121,7 @@ def _reason(case: Case) -> str:
 
 
 def _prediction(
-    run: Run, case: Case, table: EstimateTable, row: int, counted: Parameters, *, leave_out: bool
+    run: Run, case: Case, table: EstimateTable, row: int, counted: Parameters
 ) -> Prediction:
     step_s = float(table.step_time_s[row])
     flops = float(table.mfu[row]) * step_s
@@ -141,8 +129,7 @@ def _prediction(
     seq_len = int(table.table.seq_len[row])
     per_step = tokens * flops_per_token(case.model, seq_len, counted=counted)
     described = run_features(*case, assumed=run.uncertain, counted=counted)
-    without = run.source if leave_out else None
-    spread = uncertainty_of(described, validated_runs(), without=without)
+    spread = uncertainty_of(described, validated_runs(), without=run.source)
     own = table.table.take(np.array([row]))
     features = unmeasured_features(case.model, own)
     slower, faster = (widened(one, len(features)) for one in (spread.slower, spread.faster))
