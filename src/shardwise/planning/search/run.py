@@ -329,7 +329,7 @@ def count(
     candidates = Candidates.of(the_model, the_system, load_space(space, fixed))
     rejected = refusals(candidates.illegal)
     for box in candidates.legal:
-        rejected += placed_pairs(the_system, box).legality(the_model, the_system).counts()[1]
+        rejected += placed_pairs(the_system, [box]).legality(the_model, the_system).counts()[1]
     return len(candidates), dict(rejected.most_common())
 
 
