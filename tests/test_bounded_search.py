@@ -20,7 +20,7 @@ from shardwise.planning.search.bounded import (
     option_bounds,
     placed_pairs,
 )
-from shardwise.planning.search.candidates import Box, Candidates
+from shardwise.planning.search.candidates import Box, Boxes, Candidates
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import MemoryEvaluator, broken_options
 from shardwise.planning.search.space import Space
@@ -121,8 +121,8 @@ def bounded_rows(
     schedules = set()
     for query, box in boxes(first, count, 1 << 11, models):
         [legality] = legality_of_each(query, [box])
-        [whole] = LayoutBounds.of_each(query, [(box, legality)])
-        groups = option_bounds(query, placed_pairs(query.system, box), legality)
+        whole = LayoutBounds.of(query, Boxes(each=(box,)), (legality,))
+        groups = option_bounds(query, placed_pairs(query.system, [box]), legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):
             of_layout = whole.bound_s[layout]

@@ -243,14 +243,15 @@ def position_in(columns: Sequence[Column], keys: Ints) -> Ints:
 
 MOST_PAIRS = 1 << 22
 """Layouts x options x choices of a batch."""
-# Layouts of the first piece of a box, to have good limits for the next ones, and of these.
-_FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
+# Layouts of the first piece, to have good limits for the next ones, and of these; a few need one.
+_FIRST_LAYOUTS, _MOST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 14, 1 << 13
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
-# Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
-_FIRST_BATCH, _BATCH_GROWTH, _BOUNDED = 1 << 6, 8, 4
+# Layouts x options of a piece that are evaluated first, how the next batches grow, and how many
+# times more pairs a batch may have if bounds leave out most of them.
+_FIRST_ROWS, _BATCH_GROWTH, _BOUNDED = 1 << 15, 16, 4
 # Options with choices whose rules are checked together.
-_MOST_TOGETHER = 1 << 12
+_MOST_TOGETHER = 1 << 17
 # Bounds that are computed at a time: their columns stay in the cache.
 _BLOCK = 1 << 15
 
@@ -481,6 +482,8 @@ class LayoutBounds:
         """Layouts with the least bounds, a few of equal ones: placements have no effect on them."""
         order = np.argsort(self.bound_s, kind="stable")
         order = order[np.isfinite(self.bound_s[order])]
+        if order.size <= _FEW_LAYOUTS:
+            return np.sort(order)
         starts = np.unique(self.bound_s[order], return_index=True, return_inverse=True)
         among_equals = np.arange(order.size) - starts[1][starts[2]]
         return np.sort(order[among_equals < _EQUALS][:_FIRST_LAYOUTS])
@@ -544,10 +547,10 @@ def scan_bounded(query: SearchQuery, boxes: Boxes, start: BoundedScan) -> Findin
     return findings
 
 
-def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evaluated]:
+def timed_within(query: SearchQuery, boxes: Boxes, limits: Limits) -> Iterator[Evaluated]:
     """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
-    legality = placed_pairs(query.system, [box]).legality(query.model, query.system)
-    for evaluator in _batches(query, Boxes(each=(box,)), (legality,), lambda: limits):
+    legality = legality_of_each(query, boxes.each)
+    for evaluator in _batches(query, boxes, legality, lambda: limits):
         fitting = [chunk.fitting() for chunk in evaluator.memory()]
         yield from _best_first(evaluator, fitting, lambda: limits)
 
@@ -615,7 +618,8 @@ def _batches(
         pairs = placed_pairs(query.system, boxes.each)
         bounds = option_bounds(query, pairs, Legality.joined(legality))
         least, layouts = bounds.least(), OpenLayouts.of(query, boxes)
-        order, size, most = np.argsort(least, kind="stable"), _FIRST_BATCH, most * _BOUNDED
+        order, most = np.argsort(least, kind="stable"), most * _BOUNDED
+        size = min(most, max(1, _FIRST_ROWS // max(len(box.options) for box in boxes.each)))
     while order.size:
         within = None
         if bounds is not None and limits is not None:

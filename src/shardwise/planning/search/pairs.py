@@ -236,8 +236,7 @@ def _groups(keys: Sequence[Column], count: int) -> Ints:
 
 def _first_of_each(group: Ints) -> Ints:
     """First row of each group."""
-    first: Ints = np.unique(group, return_index=True)[1]
-    return first
+    return distinct_rows([group])[0]
 
 
 def _members(
