@@ -13,7 +13,7 @@ from naive_search import FEW
 from rows import each_row
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
-from shardwise.planning.search import pieces, run
+from shardwise.planning.search import bounded, pieces, run
 from shardwise.planning.search.bounded import (
     LayoutBounds,
     legality_of_each,
@@ -54,6 +54,12 @@ MORE_RARELY = RARELY | {
     "stack": ["megatron-core-2025", "calculon", "megatron-bridge-2026", "megatron-lm-2022"],
 }
 del MORE_RARELY["seq_len"]
+
+
+@pytest.fixture(autouse=True)
+def bounds_of_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound layouts however few they are."""
+    monkeypatch.setattr(bounded, "_FEW_LAYOUTS", 0)
 
 
 def drawn_question(
@@ -206,6 +212,7 @@ def test_bounds_change_no_result(monkeypatch):
             continue
         capacity = random.choice([1, 1, 0.5, 0.25]) * system.accelerator.memory[0].capacity
         words = drawn_query(random, system, capacity)
+        monkeypatch.setattr(bounded, "_FEW_LAYOUTS", 0 if seed % 4 else len(candidates))
         plain = search(model, system, space, **words, bounds=False)
         found = search(model, system, space, **words)
         counted = search(model, system, space, **words, counts=True)

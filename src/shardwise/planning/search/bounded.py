@@ -421,15 +421,18 @@ class LayoutBounds:
 
     @classmethod
     def of(cls, query: SearchQuery, boxes: Boxes, legality: tuple[Legality, ...]) -> "LayoutBounds":
-        """Bound the layouts of boxes."""
-        pairs, every = placed_pairs(query.system, boxes.each), Legality.joined(legality)
-        bounds = option_bounds(query, pairs, every, communicates=False)
-        counts = [one.counts() for one in legality]
+        """Bound the layouts of boxes; by 0 if they are few, which the next bounds do as fast."""
+        count, counts = int(boxes.starts[-1]), [one.counts() for one in legality]
+        bound_s, group = np.zeros(count), np.zeros(count, dtype=np.int64)
+        if count > _FEW_LAYOUTS:
+            pairs, every = placed_pairs(query.system, boxes.each), Legality.joined(legality)
+            bounds = option_bounds(query, pairs, every, communicates=False)
+            bound_s, group = bounds.least(), bounds.pairs.layout_group
         return cls(
             boxes=boxes,
             legality=legality,
-            bound_s=bounds.least(),
-            group=bounds.pairs.layout_group,
+            bound_s=bound_s,
+            group=group,
             findings=replace(
                 Findings.empty(len(query.axes)),
                 evaluated=sum(legal for legal, _ in counts),
@@ -460,7 +463,7 @@ class LayoutBounds:
         layouts = OpenLayouts.of(query, self.boxes)
         for some in (first, *(np.sort(order[start : start + _MOST_LAYOUTS]) for start in cuts)):
             within = limits()
-            if within is not None:
+            if within is not None and some.size:
                 limit_s = within.of_layouts(layouts.take(some))
                 some = some[self.bound_s[some] <= limit_s]  # noqa: PLW2901
             if some.size:

@@ -9,7 +9,7 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import isnan
 
 import numpy as np
@@ -457,17 +457,27 @@ def ranked_lines(
 
 
 def ranked_plans(
-    query: SearchQuery, lines: Sequence[RankedLine], known: dict[Strategy, Estimate]
-) -> tuple[RankedPlan, ...]:
-    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+    query: SearchQuery, rankings: Sequence[Sequence[RankedLine]]
+) -> list[tuple[RankedPlan, ...]]:
+    """Return the lines of rankings as full estimates; the first ones if interrupted.
 
     Each has what was measured of its class.
-
-    Parameters
-    ----------
-    known
-        Estimates by strategy, to which those of the lines are added.
     """
+    new = [*dict.fromkeys(line.strategy for lines in rankings for line in lines)]
+    known: dict[Strategy, Estimate] = {}
+    with suppress(KeyboardInterrupt):
+        for start in range(0, len(new), _TOGETHER):
+            some, stated = new[start : start + _TOGETHER], query.fit.states_load
+            each = estimate_each(query.model, query.system, some, stated=stated)
+            known.update(zip(some, each, strict=True))
+    return [_ranked_plans(query, lines, known) for lines in rankings]
+
+
+def _ranked_plans(
+    query: SearchQuery, lines: Sequence[RankedLine], known: Mapping[Strategy, Estimate]
+) -> tuple[RankedPlan, ...]:
+    """The first lines of a ranking, as long as their estimates are known."""
+    lines = [*takewhile(lambda line: line.strategy in known, lines)]
     if not lines:
         return ()
     table = Table.of(query.model, [line.strategy for line in lines])
@@ -475,11 +485,6 @@ def ranked_plans(
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
     found: list[RankedPlan] = []
     with suppress(KeyboardInterrupt):
-        new = [*dict.fromkeys(line.strategy for line in lines if line.strategy not in known)]
-        for start in range(0, len(new), _TOGETHER):
-            some, stated = new[start : start + _TOGETHER], query.fit.states_load
-            each = estimate_each(query.model, query.system, some, stated=stated)
-            known.update(zip(some, each, strict=True))
         likely = probabilities_of(query, table) if query.fit.described else []
         for row, (line, code) in enumerate(zip(lines, codes, strict=True)):
             one = line.strategy
