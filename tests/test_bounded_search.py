@@ -16,12 +16,14 @@ from shardwise.engine import step_bound
 from shardwise.planning.search import bounded, pieces, run
 from shardwise.planning.search.bounded import (
     LayoutBounds,
+    Limits,
     legality_of_each,
     option_bounds,
     placed_pairs,
 )
 from shardwise.planning.search.candidates import Box, Boxes, Candidates
 from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import MemoryEvaluator, broken_options
 from shardwise.planning.search.space import Space
 from test_search_brute_force import HYBRID, MODELS, OPTIONS, RARELY, SPARSE, SYSTEMS, some_of
@@ -228,3 +230,16 @@ def test_bounds_change_no_result(monkeypatch):
     assert spaces >= (300 if NIGHTLY else len(SEEDS))
     assert saved > spaces / 4
     assert exact > spaces / 8
+
+
+def test_no_rows_have_no_limits():
+    """Where cells have limits of their own: pieces may have no layouts left."""
+    model, system, space, _ = drawn_question(1008)
+    box = Candidates.of(model, system, Space.validated(space)).legal[0]
+    query = SearchQuery(model=model, system=system, capacity_bytes=np.inf, axes=("tp", "zero"))
+    none = Ranked.empty()
+    values = np.empty((0, 2), np.int64)
+    limits = Limits(query=query, score=1.0, front=none, cells=none, cell_values=values)
+    for table in (box.table(), box.layouts):
+        assert np.all(np.isinf(limits.of_rows(table)))
+        assert not limits.of_rows(table.take(np.empty(0, np.int64))).size

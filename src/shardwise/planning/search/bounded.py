@@ -189,7 +189,7 @@ class Limits:
         columns = np.broadcast_arrays(*(as_integers(table, axis) for axis in self.query.axes))
         where = position_in([column.ravel() for column in columns], self.cell_values)
         found: Floats = np.append(self.cells.score, np.inf)[where]
-        return found.reshape(-1, len(table)).max(axis=0)
+        return found.reshape(np.atleast_2d(columns[0]).shape).max(axis=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +243,10 @@ def position_in(columns: Sequence[Column], keys: Ints) -> Ints:
 
 MOST_PAIRS = 1 << 22
 """Layouts x options x choices of a batch."""
-# Layouts of the first piece, to have good limits for the next ones, and of these; a few need one.
-_FIRST_LAYOUTS, _MOST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 14, 1 << 13
+MOST_LAYOUTS = 1 << 14
+"""Layouts of a piece for a process that does all of them."""
+# Layouts of the first piece, to have good limits for the next ones; a few need one piece.
+_FIRST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 13
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
 # Layouts x options of a piece that are evaluated first, how the next batches grow, and how many
@@ -441,7 +443,7 @@ class LayoutBounds:
         )
 
     def pieces(
-        self, query: SearchQuery, limits: Callable[[], Limits | None]
+        self, query: SearchQuery, limits: Callable[[], Limits | None], most: int = MOST_LAYOUTS
     ) -> Iterator[LegalBoxes]:
         """Cut the boxes into pieces of work; a small one of promising layouts comes first.
 
@@ -451,6 +453,8 @@ class LayoutBounds:
         ----------
         limits
             Returns the limits of the layouts of the next piece; None: all matter.
+        most
+            Layouts of a piece.
         """
         first = self._promising()
         least = np.full(int(self.group.max(initial=0)) + 1, np.inf)
@@ -459,11 +463,11 @@ class LayoutBounds:
         left[first] = False
         every = np.flatnonzero(left)
         order = every[np.lexsort((every, self.group[every], least[self.group[every]]))]
-        cuts = range(0, order.size, _MOST_LAYOUTS)
+        cuts = range(0, order.size, most)
         layouts = OpenLayouts.of(query, self.boxes)
-        for some in (first, *(np.sort(order[start : start + _MOST_LAYOUTS]) for start in cuts)):
+        for some in (first, *(np.sort(order[start : start + most]) for start in cuts)):
             within = limits()
-            if within is not None and some.size:
+            if within is not None:
                 limit_s = within.of_layouts(layouts.take(some))
                 some = some[self.bound_s[some] <= limit_s]  # noqa: PLW2901
             if some.size:

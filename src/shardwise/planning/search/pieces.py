@@ -15,6 +15,7 @@ from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.planning.search.bounded import (
+    MOST_LAYOUTS,
     MOST_PAIRS,
     BoundedScan,
     LayoutBounds,
@@ -55,6 +56,8 @@ FEW_CANDIDATES = 1 << 17
 """So many candidates or fewer are all evaluated: bounds would not save time."""
 # Layouts of the first piece that is scanned by memory, and how the next ones grow.
 _FIRST_LAYOUTS, _GROWTH = 1 << 5, 8
+# Times smaller a piece of layouts with bounds is where several processes share the work.
+_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +231,8 @@ class Work:
             each, legality = zip(*(boxes[at] for at in some), strict=True)
             bounds = LayoutBounds.of(self.query, Boxes(each=each), legality)
             scanned.add(scale, bounds.findings)
-            yield from bounds.pieces(self.query, limits)
+            shares = 1 if self.workers.alone else _SHARES
+            yield from bounds.pieces(self.query, limits, MOST_LAYOUTS // shares)
 
     def _by_memory(
         self,
