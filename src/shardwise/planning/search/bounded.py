@@ -249,9 +249,8 @@ MOST_LAYOUTS = 1 << 14
 _FIRST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 13
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
-# Layouts x options of a piece that are evaluated first, how the next batches grow, and how many
-# times more pairs a batch may have if bounds leave out most of them.
-_FIRST_ROWS, _BATCH_GROWTH, _BOUNDED = 1 << 15, 16, 4
+# Layouts x options of a piece that are evaluated first, and how the next batches grow.
+_FIRST_ROWS, _BATCH_GROWTH = 1 << 15, 16
 # Options with choices whose rules are checked together.
 _MOST_TOGETHER = 1 << 17
 # Bounds that are computed at a time: their columns stay in the cache.
@@ -625,7 +624,7 @@ def _batches(
         pairs = placed_pairs(query.system, boxes.each)
         bounds = option_bounds(query, pairs, Legality.joined(legality))
         least, layouts = bounds.least(), OpenLayouts.of(query, boxes)
-        order, most = np.argsort(least, kind="stable"), most * _BOUNDED
+        order = np.argsort(least, kind="stable")
         size = min(most, max(1, _FIRST_ROWS // max(len(box.options) for box in boxes.each)))
     while order.size:
         within = None
