@@ -74,7 +74,7 @@ def test_the_best_by_quantile_are_those_of_all_plans(
     )
     monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
     monkeypatch.setattr(scan, "_FIRST_TIMED", 1)  # so that limits leave out what follows
-    monkeypatch.setattr(bounded, "_FIRST_BATCH", 1)
+    monkeypatch.setattr(bounded, "_FIRST_ROWS", 1)
     monkeypatch.setattr(pieces, "_FIRST_LAYOUTS", 1)
     found = search(*CASE, all_variants=True, bounds=bounds, top=TOP, **MIXTURE)
     assert (found.timed < every.feasible) == bounds

@@ -13,15 +13,17 @@ from naive_search import FEW
 from rows import each_row
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
-from shardwise.planning.search import pieces, run
+from shardwise.planning.search import bounded, pieces, run
 from shardwise.planning.search.bounded import (
     LayoutBounds,
+    Limits,
     legality_of_each,
     option_bounds,
     placed_pairs,
 )
-from shardwise.planning.search.candidates import Box, Candidates
+from shardwise.planning.search.candidates import Box, Boxes, Candidates
 from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import MemoryEvaluator, broken_options
 from shardwise.planning.search.space import Space
 from test_search_brute_force import HYBRID, MODELS, OPTIONS, RARELY, SPARSE, SYSTEMS, some_of
@@ -54,6 +56,12 @@ MORE_RARELY = RARELY | {
     "stack": ["megatron-core-2025", "calculon", "megatron-bridge-2026", "megatron-lm-2022"],
 }
 del MORE_RARELY["seq_len"]
+
+
+@pytest.fixture(autouse=True)
+def bounds_of_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound layouts however few they are."""
+    monkeypatch.setattr(bounded, "_FEW_LAYOUTS", 0)
 
 
 def drawn_question(
@@ -121,8 +129,8 @@ def bounded_rows(
     schedules = set()
     for query, box in boxes(first, count, 1 << 11, models):
         [legality] = legality_of_each(query, [box])
-        [whole] = LayoutBounds.of_each(query, [(box, legality)])
-        groups = option_bounds(query, placed_pairs(query.system, box), legality)
+        whole = LayoutBounds.of(query, Boxes(each=(box,)), (legality,))
+        groups = option_bounds(query, placed_pairs(query.system, [box]), legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):
             of_layout = whole.bound_s[layout]
@@ -206,6 +214,7 @@ def test_bounds_change_no_result(monkeypatch):
             continue
         capacity = random.choice([1, 1, 0.5, 0.25]) * system.accelerator.memory[0].capacity
         words = drawn_query(random, system, capacity)
+        monkeypatch.setattr(bounded, "_FEW_LAYOUTS", 0 if seed % 4 else len(candidates))
         plain = search(model, system, space, **words, bounds=False)
         found = search(model, system, space, **words)
         counted = search(model, system, space, **words, counts=True)
@@ -221,3 +230,16 @@ def test_bounds_change_no_result(monkeypatch):
     assert spaces >= (300 if NIGHTLY else len(SEEDS))
     assert saved > spaces / 4
     assert exact > spaces / 8
+
+
+def test_no_rows_have_no_limits():
+    """Where cells have limits of their own: pieces may have no layouts left."""
+    model, system, space, _ = drawn_question(1008)
+    box = Candidates.of(model, system, Space.validated(space)).legal[0]
+    query = SearchQuery(model=model, system=system, capacity_bytes=np.inf, axes=("tp", "zero"))
+    none = Ranked.empty()
+    values = np.empty((0, 2), np.int64)
+    limits = Limits(query=query, score=1.0, front=none, cells=none, cell_values=values)
+    for table in (box.table(), box.layouts):
+        assert np.all(np.isinf(limits.of_rows(table)))
+        assert not limits.of_rows(table.take(np.empty(0, np.int64))).size

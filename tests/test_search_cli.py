@@ -9,7 +9,7 @@ import pytest
 from remembered import remembered
 from rows import each_row
 from shardwise.parallel.constraints import CONSTRAINTS
-from shardwise.planning.search import pieces
+from shardwise.planning.search import bounded, pieces, scan
 from shardwise.report.tables.search import reason_words
 from written import record_of
 
@@ -108,7 +108,8 @@ def test_flags_of_fields_set_the_values_to_try(shardwise, flags, same):
 def test_counts_are_lower_bounds_unless_they_are_requested(shardwise, monkeypatch):
     """The table says so, and how few strategies were timed; the plans are the same."""
     monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
-    monkeypatch.setattr(pieces, "FEW_ROWS", 1)  # small pieces joined would all be checked
+    monkeypatch.setattr(bounded, "_FIRST_ROWS", 1)
+    monkeypatch.setattr(scan, "_FIRST_TIMED", 1)  # so that limits leave out what follows
     records, tables = {}, {}
     for flag in ("--top=3", "--counts", "--no-bounds"):
         words = (*SMALL, *SOME, "--fix", "pp=1", "--top", 3, flag)

@@ -64,7 +64,6 @@ def lines_by_hand(case: Case, objective: str, count: int) -> list[tuple[Any, ...
 def compared(case: Case, monkeypatch: pytest.MonkeyPatch, objective: str) -> tuple[int, int]:
     """Compare a search in small pieces; return lines with variants, and with a simpler one."""
     monkeypatch.setattr(pieces, "PIECE_ROWS", 50)
-    monkeypatch.setattr(plans, "PIECE_ROWS", 30)
     memory = case.system.accelerator.memory[0].model_copy(update={"capacity": case.capacity_bytes})
     tiers = (memory, *case.system.accelerator.memory[1:])
     accelerator = case.system.accelerator.model_copy(update={"memory": tiers})
@@ -137,7 +136,7 @@ def test_workers_and_saved_parts_give_the_same_lines(tmp_path, monkeypatch):
     """Counted by one process, by several, and from parts of a file."""
     alone = saved_search.plain(saved_search.case())
     monkeypatch.setattr(plans, "_MOST_ROWS_HERE", 0)
-    monkeypatch.setattr(plans, "PIECE_ROWS", 60)
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 60)
     assert saved_search.plain(saved_search.case(jobs=2)) == alone
     monkeypatch.setattr(pieces, "SAVED_PIECE_ROWS", 400)
     assert saved_search.plain(saved_search.case(save=tmp_path / "all.parquet")) == alone

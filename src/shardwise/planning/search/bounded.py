@@ -17,6 +17,7 @@ leave out less.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -24,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Floats, Ints, gather, joined
+from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import OperationInputs, known_totals
 from shardwise.cost.links import Links, dispatch_processor_share
-from shardwise.distinct import FEW_ROWS, Distinct, distinct_rows, evaluate_distinct
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
@@ -41,9 +42,9 @@ from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     LAYOUT_PART,
     Ranked,
+    Ranking,
     as_integers,
     dollars_per_token,
-    layout_codes,
 )
 from shardwise.planning.search.scan import (
     Evaluated,
@@ -113,19 +114,14 @@ class Limits:
         query = self.query
         return query.front != "memory" and all(axis in LAYOUT_FIELDS for axis in query.axes)
 
-    def of_layouts(self, box: Box) -> Floats:
+    def of_layouts(self, layouts: "OpenLayouts") -> Floats:
         """Longest step time of each layout that matters, with any options [s]."""
-        layouts = box.layouts
-        query = self.query
+        query, table = self.query, layouts.table
         if not self.bounds_layouts:
-            return np.full(len(layouts), np.inf)
-        longest = int(box.options.seq_len.max())  # the least score for a time
-        table = layouts.changed(seq_len=np.full(len(layouts), longest))
+            return np.full(len(table), np.inf)
         if not len(self.keys):
             limit = replace(self, advised_score=-np.inf).of_rows(table)
-            if query.robust is None:
-                return limit
-            longest_s = query.robust.longest_of_layouts(self.advised_score, table, box)
+            longest_s = layouts.longest_s(self.advised_score)
             return np.maximum(limit, longest_s * (1 + _ROUNDING))
         columns = [LINE_FIELDS.index(name) for name in LAYOUT_PART]
         firsts, group = distinct_rows(list(self.keys[:, columns].T))
@@ -139,7 +135,7 @@ class Limits:
         limit = query.ranking.longest(worst(self.key_scores), table)
         if query.robust is not None and self.key_advised_scores is not None:
             advised = worst(self.key_advised_scores)
-            limit = np.maximum(limit, query.robust.longest_of_layouts(advised, table, box))
+            limit = np.maximum(limit, layouts.longest_s(advised))
         return limit * (1 + _ROUNDING)
 
     def of_rows(self, table: Table, reserved_bytes: Floats | None = None) -> Floats:
@@ -193,7 +189,40 @@ class Limits:
         columns = np.broadcast_arrays(*(as_integers(table, axis) for axis in self.query.axes))
         where = position_in([column.ravel() for column in columns], self.cell_values)
         found: Floats = np.append(self.cells.score, np.inf)[where]
-        return found.reshape(-1, len(table)).max(axis=0)
+        return found.reshape(np.atleast_2d(columns[0]).shape).max(axis=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLayouts:
+    """Layouts with any options, as limits need them."""
+
+    query: SearchQuery
+    table: Table
+    """With the longest sequences, which have the least score for a time."""
+    factor: Floats
+    """Least factor of `SearchQuery.robust`."""
+
+    @classmethod
+    def of(cls, query: SearchQuery, boxes: Boxes) -> "OpenLayouts":
+        """Layouts of boxes."""
+        every = [box.layouts for box in boxes.each]
+        longest = [int(box.options.seq_len.max()) for box in boxes.each]
+        table = Table.joined(every).changed(seq_len=np.repeat(longest, [*map(len, every)]))
+        if query.robust is None:
+            return cls(query=query, table=table, factor=np.ones(len(table)))
+        factors = [query.robust.least_factor(box) for box in boxes.each]
+        return cls(query=query, table=table, factor=np.concatenate(factors))
+
+    def take(self, rows: Ints) -> "OpenLayouts":
+        """Some of the layouts."""
+        return replace(self, table=self.table.take(rows), factor=self.factor[rows])
+
+    def longest_s(self, advised: Floats | float) -> Floats:
+        """Longest step time of each that may have a score by `SearchQuery.robust` [s]."""
+        robust = self.query.robust
+        if robust is None:
+            return np.full(len(self.table), -np.inf)
+        return Ranking.longest(robust, advised, self.table) / self.factor
 
 
 def matching(table: Table, names: Sequence[str], keys: Ints) -> Ints:
@@ -214,14 +243,16 @@ def position_in(columns: Sequence[Column], keys: Ints) -> Ints:
 
 MOST_PAIRS = 1 << 22
 """Layouts x options x choices of a batch."""
-# Layouts of the first piece of a box, to have good limits for the next ones, and of these.
-_FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
+MOST_LAYOUTS = 1 << 14
+"""Layouts of a piece for a process that does all of them."""
+# Layouts of the first piece, to have good limits for the next ones; a few need one piece.
+_FIRST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 13
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
-# Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
-_FIRST_BATCH, _BATCH_GROWTH = 1 << 9, 64
+# Layouts x options of a piece that are evaluated first, and how the next batches grow.
+_FIRST_ROWS, _BATCH_GROWTH = 1 << 15, 16
 # Options with choices whose rules are checked together.
-_MOST_TOGETHER = 1 << 12
+_MOST_TOGETHER = 1 << 17
 # Bounds that are computed at a time: their columns stay in the cache.
 _BLOCK = 1 << 15
 
@@ -280,17 +311,11 @@ class OptionBounds:
 
 
 def option_bounds(
-    query: SearchQuery, pairs: Pairs, legality: Legality, inputs: "_PassInputs | None" = None
+    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
 ) -> OptionBounds:
-    """Bound the step of each layout with each group of options that costs the same.
-
-    Parameters
-    ----------
-    inputs
-        `_pass_inputs`; None: those with communication.
-    """
+    """Bound the step of each layout with each group of options that costs the same."""
     layouts, options = pairs.layouts, pairs.options
-    found, operations, kernels = inputs or _pass_inputs(query, pairs, legality)
+    found, operations, kernels = _pass_inputs(query, pairs, legality, communicates=communicates)
     passes = _least_passes(query.model, operations, kernels, found.values)
     member = np.unique(found.option_group, return_index=True)[1]
     return OptionBounds(
@@ -307,8 +332,8 @@ def option_bounds(
 
 
 def _pass_inputs(
-    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
-) -> "_PassInputs":
+    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool
+) -> "tuple[PairValues[_PassCosts], OperationInputs, Ints]":
     """What decides the time of a pass: of pairs of groups; operations; the row of these of each."""
     model, system = query.model, query.system
     operations = pairs.evaluate(lambda table, _: OperationInputs.of(model, system, table), legality)
@@ -333,18 +358,6 @@ def _pass_inputs(
     return found, operations.values, kernels
 
 
-def _add_up(query: SearchQuery, several: Sequence[OperationInputs]) -> None:
-    """Add up and save the kernels of small boxes: together they take as long as those of one."""
-    sizes = [one.sizes.head_copy.size for one in several]
-    order = np.argsort(sizes, kind="stable")
-    few = order[np.cumsum(np.array(sizes)[order]) <= FEW_ROWS].tolist()
-    every = joined([several[n] for n in few]) if len(few) > 1 else None
-    if every is not None:
-        links = Links.silent(query.system, every.sizes.head_copy.size)
-        kernels = np.arange(every.sizes.head_copy.size)
-        known_totals(query.model, every, replace(links, kernels=kernels))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassCosts:
     """What the time of a pass depends on besides its kernels, as columns."""
@@ -353,9 +366,6 @@ class _PassCosts:
     training: Bools
     overlaps_experts: Bools
     overlap_processors: Floats
-
-
-_PassInputs = tuple[PairValues[_PassCosts], OperationInputs, Ints]
 
 
 def _least_passes(
@@ -393,12 +403,16 @@ def _least_passes(
     )
 
 
+LegalBoxes = tuple[Boxes, tuple[Legality, ...]]
+"""Boxes with the legality of the pairs of each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBounds:
-    """A box with lower bounds of its layouts."""
+    """Boxes with lower bounds of their layouts."""
 
-    box: Box
-    legality: Legality
+    boxes: Boxes
+    legality: tuple[Legality, ...]
     bound_s: Floats
     """Least step of each layout with any options, without communication [s]."""
     group: Ints
@@ -407,33 +421,39 @@ class LayoutBounds:
     """Candidates that obey the rules, and the others by reason."""
 
     @classmethod
-    def of_each(
-        cls, query: SearchQuery, boxes: Sequence[tuple[Box, Legality]]
-    ) -> list["LayoutBounds"]:
-        """Bound the layouts of boxes."""
-        every = [(placed_pairs(query.system, box), legality) for box, legality in boxes]
-        inputs = [_pass_inputs(query, *one, communicates=False) for one in every]
-        _add_up(query, [operations for _, operations, _ in inputs])
-        found, counted = [], Findings.empty(len(query.axes))
-        for (box, _), (pairs, legality), read in zip(boxes, every, inputs, strict=True):
-            legal, rejected = legality.counts()
-            bounds = option_bounds(query, pairs, legality, read)
-            found.append(
-                cls(
-                    box=box,
-                    legality=legality,
-                    bound_s=bounds.least(),
-                    group=bounds.pairs.layout_group,
-                    findings=replace(counted, evaluated=legal, rejected=rejected),
-                )
-            )
-        return found
+    def of(cls, query: SearchQuery, boxes: Boxes, legality: tuple[Legality, ...]) -> "LayoutBounds":
+        """Bound the layouts of boxes; by 0 if they are few, which the next bounds do as fast."""
+        count, counts = int(boxes.starts[-1]), [one.counts() for one in legality]
+        bound_s, group = np.zeros(count), np.zeros(count, dtype=np.int64)
+        if count > _FEW_LAYOUTS:
+            pairs, every = placed_pairs(query.system, boxes.each), Legality.joined(legality)
+            bounds = option_bounds(query, pairs, every, communicates=False)
+            bound_s, group = bounds.least(), bounds.pairs.layout_group
+        return cls(
+            boxes=boxes,
+            legality=legality,
+            bound_s=bound_s,
+            group=group,
+            findings=replace(
+                Findings.empty(len(query.axes)),
+                evaluated=sum(legal for legal, _ in counts),
+                rejected=sum((rejected for _, rejected in counts), Counter()),
+            ),
+        )
 
-    def pieces(self) -> Iterator[tuple[Box, Legality, Floats]]:
-        """Cut the box into pieces of work; a small one of promising layouts comes first.
+    def pieces(
+        self, query: SearchQuery, limits: Callable[[], Limits | None], most: int = MOST_LAYOUTS
+    ) -> Iterator[LegalBoxes]:
+        """Cut the boxes into pieces of work; a small one of promising layouts comes first.
 
-        In the others layouts whose kernels cost the same are together, the best first. Yields the
-        layouts of a piece, their legality and their bounds [s].
+        In the others layouts whose kernels cost the same are together, the best first.
+
+        Parameters
+        ----------
+        limits
+            Returns the limits of the layouts of the next piece; None: all matter.
+        most
+            Layouts of a piece.
         """
         first = self._promising()
         least = np.full(int(self.group.max(initial=0)) + 1, np.inf)
@@ -442,15 +462,34 @@ class LayoutBounds:
         left[first] = False
         every = np.flatnonzero(left)
         order = every[np.lexsort((every, self.group[every], least[self.group[every]]))]
-        cuts = range(0, order.size, _MOST_LAYOUTS)
-        for some in (first, *(np.sort(order[start : start + _MOST_LAYOUTS]) for start in cuts)):
+        cuts = range(0, order.size, most)
+        layouts = OpenLayouts.of(query, self.boxes)
+        for some in (first, *(np.sort(order[start : start + most]) for start in cuts)):
+            within = limits()
+            if within is not None:
+                limit_s = within.of_layouts(layouts.take(some))
+                some = some[self.bound_s[some] <= limit_s]  # noqa: PLW2901
             if some.size:
-                yield self.box.select(some), self.legality.take(some), self.bound_s[some]
+                yield self._selected(some)
+
+    def _selected(self, layouts: Ints) -> LegalBoxes:
+        """The boxes of some layouts, with these alone."""
+        boxes, legalities = [], []
+        for box, legality, start in zip(
+            self.boxes.each, self.legality, self.boxes.starts, strict=False
+        ):
+            inside = layouts[(layouts >= start) & (layouts < start + len(box.layouts))] - start
+            if inside.size:
+                boxes.append(box.select(inside))
+                legalities.append(legality.take(inside))
+        return Boxes(each=tuple(boxes)), tuple(legalities)
 
     def _promising(self) -> Ints:
         """Layouts with the least bounds, a few of equal ones: placements have no effect on them."""
         order = np.argsort(self.bound_s, kind="stable")
         order = order[np.isfinite(self.bound_s[order])]
+        if order.size <= _FEW_LAYOUTS:
+            return np.sort(order)
         starts = np.unique(self.bound_s[order], return_index=True, return_inverse=True)
         among_equals = np.arange(order.size) - starts[1][starts[2]]
         return np.sort(order[among_equals < _EQUALS][:_FIRST_LAYOUTS])
@@ -487,41 +526,37 @@ class BoundedScan:
         )
 
 
-def scan_bounded(query: SearchQuery, box: Box | Boxes, start: BoundedScan) -> Findings:
+def scan_bounded(query: SearchQuery, boxes: Boxes, start: BoundedScan) -> Findings:
     """Find what is better in a piece than all that is known.
 
     Candidates and those that obey the rules are counted by `LayoutBounds`.
     """
-    layout = layout_codes(box) if query.lines else None
     findings = Findings.empty(len(query.axes))
 
     def limits() -> Limits:
         return start.limits(query, findings)
 
-    if isinstance(box, Boxes):
-        batches = _all_legal(query, box, start.legality)
-    else:
-        batches = _batches(query, box, start.legality[0], None if start.counts else limits)
+    batches = _batches(query, boxes, start.legality, None if start.counts else limits)
     for evaluator in batches:
         kept: list[Evaluated] = []
         for chunk in evaluator.memory():
             counted = replace(counted_in(query, chunk), evaluated=0)
             if not (counted.feasible or findings.feasible or start.known.feasible):
-                counted = replace(counted, nearest=least_excess(query, box, chunk))
+                counted = replace(counted, nearest=least_excess(query, boxes, chunk))
             findings = merged([findings, counted], query)
             kept.append(chunk.fitting())
         for chunk in _best_first(evaluator, kept, limits):
             known = merged([start.known, findings], query)
             before = known if start.scale_score is None else findings
-            timed = findings_of(query, box, chunk, before, layout)
+            timed = findings_of(query, boxes, chunk, before)
             findings = merged([findings, timed], query)
     return findings
 
 
-def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evaluated]:
+def timed_within(query: SearchQuery, boxes: Boxes, limits: Limits) -> Iterator[Evaluated]:
     """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
-    legality = placed_pairs(query.system, box).legality(query.model, query.system)
-    for evaluator in _batches(query, box, legality, lambda: limits):
+    legality = legality_of_each(query, boxes.each)
+    for evaluator in _batches(query, boxes, legality, lambda: limits):
         fitting = [chunk.fitting() for chunk in evaluator.memory()]
         yield from _best_first(evaluator, fitting, lambda: limits)
 
@@ -551,10 +586,7 @@ def legality_of_each(query: SearchQuery, boxes: Sequence[Box]) -> list[Legality]
         batch.append(box)
         if after is not None and sum(one.width for one in (*batch, after)) <= _MOST_TOGETHER:
             continue
-        layouts = Table.joined([one.layouts for one in batch])
-        options = Table.joined([one.options_with_choices() for one in batch])
-        placed = evaluate_distinct(partial(place, query.system), layouts)
-        every = Pairs(layouts, options, placed).legality(query.model, query.system)
+        every = placed_pairs(query.system, batch).legality(query.model, query.system)
         rows = np.cumsum([0, *(len(one.layouts) for one in batch)]).tolist()
         columns = np.cumsum([0, *(one.width for one in batch)]).tolist()
         for own, other in zip(pairwise(rows), pairwise(columns), strict=True):
@@ -569,57 +601,84 @@ def legality_of_each(query: SearchQuery, boxes: Sequence[Box]) -> list[Legality]
     return found
 
 
-def placed_pairs(system: System, box: Box) -> Pairs:
-    """Return the layouts of a box with its options and choices."""
-    placed = evaluate_distinct(partial(place, system), box.layouts)
-    return Pairs(box.layouts, box.options_with_choices(), placed)
-
-
-def _all_legal(
-    query: SearchQuery, boxes: Boxes, legality: Sequence[Legality]
-) -> Iterator[MemoryEvaluator]:
-    """All rows of boxes of which some choice obeys the rules."""
-    count = len(boxes.choices)
-    legal = [one.of_layouts(slice(None)).reshape(-1, count) for one in legality]
-    broken = np.where(np.concatenate(legal).T, -1, 0)
-    yield MemoryEvaluator.of(
-        *(query.model, query.system, boxes.table(), broken, query.capacity_bytes), fit=query.fit
-    )
+def placed_pairs(system: System, boxes: Sequence[Box]) -> Pairs:
+    """Return the layouts of boxes with their options and choices, also those of other boxes."""
+    layouts = Table.joined([box.layouts for box in boxes])
+    options = Table.joined([box.options_with_choices() for box in boxes])
+    return Pairs(layouts, options, evaluate_distinct(partial(place, system), layouts))
 
 
 def _batches(
-    query: SearchQuery, box: Box, legality: Legality, limits: Callable[[], Limits] | None
+    query: SearchQuery,
+    boxes: Boxes,
+    legality: Sequence[Legality],
+    limits: Callable[[], Limits] | None,
 ) -> Iterator[MemoryEvaluator]:
     """Rows of a piece of which some choice obeys the rules and can be within limits.
 
     The layouts with the least bounds come first, a few of them.
     """
-    most = max(1, MOST_PAIRS // box.width)
-    order, size, bounds = np.arange(len(box.layouts)), most, None
+    most = max(1, MOST_PAIRS // max(box.width for box in boxes.each))
+    order, size, bounds = np.arange(boxes.starts[-1]), most, None
     if limits is not None and limits().bounds_layouts:
-        bounds = option_bounds(query, placed_pairs(query.system, box), legality)
-        least = bounds.least()
-        order, size = np.argsort(least, kind="stable"), min(most, _FIRST_BATCH)
-    start = 0
-    while start < order.size:
-        some = order[start : start + size]
-        start, size = start + size, min(most, _BATCH_GROWTH * size)
-        if bounds is None or limits is None:
-            allowed = legality.of_layouts(some)
-        else:
-            limit_s = limits().of_layouts(box)
-            some = np.sort(some[least[some] <= limit_s[some]])
-            if not some.size:
-                continue
+        pairs = placed_pairs(query.system, boxes.each)
+        bounds = option_bounds(query, pairs, Legality.joined(legality))
+        least, layouts = bounds.least(), OpenLayouts.of(query, boxes)
+        order = np.argsort(least, kind="stable")
+        size = min(most, max(1, _FIRST_ROWS // max(len(box.options) for box in boxes.each)))
+    while order.size:
+        within = None
+        if bounds is not None and limits is not None:
+            limit_s = limits().of_layouts(layouts)
+            order = order[least[order] <= limit_s[order]]
+        some, order = np.sort(order[:size]), order[size:]
+        size = min(most, _BATCH_GROWTH * size)
+        if bounds is not None:
             within = bounds.of(some) <= limit_s[some, np.newaxis]
-            allowed = legality.of_layouts(some) & within[:, bounds.pairs.option_group]
-        by_choice = allowed.reshape(some.size, len(box.options), len(box.choices))
-        layouts, options = np.nonzero(by_choice.any(axis=2))
-        if layouts.size:
-            rows = some[layouts] * len(box.options) + options
-            broken = np.where(by_choice[layouts, options].T, -1, 0)
-            table = box.table(rows)
-            capacity = query.capacity_bytes
+        groups = None if bounds is None else bounds.pairs.option_group
+        found = [*_allowed(boxes, legality, some, within, groups)]
+        if found:
+            rows, tables, allowed = zip(*found, strict=True)
             yield MemoryEvaluator.of(
-                *(query.model, query.system, table, broken, capacity, rows), fit=query.fit
+                query.model,
+                query.system,
+                boxes.joined(tables),
+                np.where(np.concatenate(allowed).T, -1, 0),
+                query.capacity_bytes,
+                np.concatenate(rows),
+                fit=query.fit,
             )
+
+
+def _allowed(
+    boxes: Boxes,
+    legality: Sequence[Legality],
+    some: Ints,
+    within: Bools | None,
+    groups: Ints | None,
+) -> Iterator[tuple[Ints, Table, Bools]]:
+    """Rows of each box of which some choice is allowed, as positions in `Boxes.table`.
+
+    With the choices that are, of some layouts; shape (rows, choices).
+
+    Parameters
+    ----------
+    within
+        Whether pairs of these and of groups of options are within limits.
+    groups
+        Of the options with choices of all boxes.
+    """
+    options = row = 0
+    for box, own, first in zip(boxes.each, legality, boxes.starts, strict=False):
+        inside = slice(*np.searchsorted(some, [first, first + len(box.layouts)]))
+        layouts = some[inside] - first
+        allowed = own.of_layouts(layouts)
+        if within is not None and groups is not None:
+            allowed &= within[inside][:, groups[options : options + box.width]]
+        by_choice = allowed.reshape(layouts.size, len(box.options), len(box.choices))
+        place, option = np.nonzero(by_choice.any(axis=2))
+        if place.size:
+            rows = layouts[place] * len(box.options) + option
+            yield row + rows, box.table(rows), by_choice[place, option]
+        options += box.width
+        row += len(box.layouts) * len(box.options)

@@ -187,9 +187,19 @@ class Boxes:
         """Choices of each of them."""
         return self.each[0].choices
 
+    @property
+    def starts(self) -> Ints:
+        """First layout of each among those of all, and how many there are."""
+        found: Ints = np.cumsum([0, *(len(box.layouts) for box in self.each)])
+        return found
+
     def table(self) -> Table:
         """Rows of `Box.table` of each."""
-        every = Table.joined([box.table() for box in self.each])
+        return self.joined([box.table() for box in self.each])
+
+    def joined(self, tables: Sequence[Table]) -> Table:
+        """Rows of some of them together, each with all choices."""
+        every = tables[0] if len(tables) == 1 else Table.joined(tables)
         return every.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
 
     def numbers(self, rows: Ints, choices: Ints) -> Ints:

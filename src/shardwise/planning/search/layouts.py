@@ -408,6 +408,7 @@ class LayerSplits:
         ]
         self._splits: dict[_Split, int] = {}
         self._known: dict[tuple[int, int, int], list[int]] = {}
+        self._tables = dict[tuple[int, ...], Table]()  # one row of each software
 
     def of(self, pp: int, vpp: int, schedule: int) -> list[int]:
         """Numbers of the splits over a pipeline, none twice; none where layers do not fit."""
@@ -510,10 +511,15 @@ class LayerSplits:
         """Splits with the layers of each chunk; None where they break a rule."""
         if not splits:
             return
+        key = tuple(map(id, (software or {}).values()))  # of stacks that the space keeps
+        if key not in self._tables:
+            one = {"dp": 1, "gbs": 1, "seq_len": 1, **(software or {})}
+            self._tables[key] = Table.of(self._model, one)
         pp, vpp, schedule = stages
-        one = {"pp": pp, "vpp": vpp, "schedule": [Schedule.from_code(schedule)] * len(splits)}
-        one |= {"dp": 1, "gbs": pp, "seq_len": 1, **(software or {})}
-        table = replace(Table.of(self._model, one), **self._columns(splits, np.arange(len(splits))))
+        values = {"pp": pp, "gpus": pp, "global_batch_size": pp, "vpp": vpp, "schedule": schedule}
+        columns = {name: np.full(len(splits), value) for name, value in values.items()}
+        columns |= self._columns(splits, np.arange(len(splits)))
+        table = self._tables[key].take(np.zeros(len(splits), np.int64)).changed(**columns)
         broken = first_violation(self._model, self._system, table, rules).tolist()
         for row, (split, rule) in enumerate(zip(splits, broken, strict=True)):
             layers = tuple(layers_on_ranks(self._model.depth, table, row)) if rule < 0 else None

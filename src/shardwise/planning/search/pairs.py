@@ -78,6 +78,26 @@ class Legality:
         """Return the legality of some layouts."""
         return replace(self, layout_group=self.layout_group[layouts])
 
+    @staticmethod
+    def joined(several: "Sequence[Legality]") -> "Legality":
+        """The legality of boxes together: no pair of two boxes is legal."""
+        if len(several) == 1:
+            return several[0]
+        groups = [
+            [np.unique(one, return_inverse=True) for one in (own.layout_group, own.option_group)]
+            for own in several
+        ]
+        ends = [np.cumsum([0, *(own[side][0].size for own in groups)]) for side in (0, 1)]
+        first = np.zeros([int(end[-1]) for end in ends], dtype=np.int64)
+        for n, (own, (rows, columns)) in enumerate(zip(several, groups, strict=True)):
+            inside = tuple(slice(end[n], end[n + 1]) for end in ends)
+            first[inside] = own.first[rows[0]][:, columns[0]]
+        group = [
+            np.concatenate([own[side][1] + ends[side][n] for n, own in enumerate(groups)])
+            for side in (0, 1)
+        ]
+        return Legality(first=first, layout_group=group[0], option_group=group[1])
+
     def counts(self) -> tuple[int, Counter[str]]:
         """Return the number of legal pairs, and that of the others by reason."""
         layouts = np.bincount(self.layout_group, minlength=self.first.shape[0])
@@ -216,8 +236,7 @@ def _groups(keys: Sequence[Column], count: int) -> Ints:
 
 def _first_of_each(group: Ints) -> Ints:
     """First row of each group."""
-    first: Ints = np.unique(group, return_index=True)[1]
-    return first
+    return distinct_rows([group])[0]
 
 
 def _members(

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from shardwise._version import __version__
-from shardwise.arrays import Floats
 from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
-from shardwise.distinct import FEW_ROWS
 from shardwise.planning.search.bounded import (
+    MOST_LAYOUTS,
     MOST_PAIRS,
     BoundedScan,
     LayoutBounds,
+    LegalBoxes,
+    Limits,
     legality_of_each,
     scan_bounded,
 )
@@ -55,6 +56,8 @@ FEW_CANDIDATES = 1 << 17
 """So many candidates or fewer are all evaluated: bounds would not save time."""
 # Layouts of the first piece that is scanned by memory, and how the next ones grow.
 _FIRST_LAYOUTS, _GROWTH = 1 << 5, 8
+# Times smaller a piece of layouts with bounds is where several processes share the work.
+_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class BoundedTask:
 
     query: SearchQuery
 
-    def __call__(self, item: tuple[Box | Boxes, BoundedScan]) -> Findings:
+    def __call__(self, item: tuple[Boxes, BoundedScan]) -> Findings:
         """Return the findings of a piece."""
         return scan_bounded(self.query, *item)
 
@@ -190,14 +193,14 @@ class Work:
         sizes: deque[int] = deque()
         none = Findings.empty(len(self.query.axes))
 
-        def items() -> Iterator[tuple[Box | Boxes, BoundedScan]]:
+        def items() -> Iterator[tuple[Boxes, BoundedScan]]:
             left: list[tuple[Box, Legality]] = []
             for box, legality in self._by_memory(scanned, scale, boxes, left):
                 legal, rejected = legality.counts()
                 scanned.add(scale, replace(none, evaluated=legal, rejected=rejected))
                 sizes.append(len(box))
-                yield box, scanned.start(scale, legality, counts=True)
-            for piece, *legalities in self._by_bound(scanned, scale, left):
+                yield Boxes(each=(box,)), scanned.start(scale, legality, counts=True)
+            for piece, legalities in self._by_bound(scanned, scale, left):
                 sizes.append(len(piece))
                 yield piece, scanned.start(scale, *legalities, counts=self.counts)
 
@@ -213,36 +216,23 @@ class Work:
 
     def _by_bound(
         self, scanned: Scanned, scale: Scale, boxes: Sequence[tuple[Box, Legality]]
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yield pieces that can be among the results, each with the legality of its boxes.
+    ) -> Iterator[LegalBoxes]:
+        """Yield pieces that can be among the results, those of least bound first.
 
-        Those of least bound come first; small ones of several boxes are joined at the end.
+        Boxes with the same choices are scanned as one: few rows take as long as many.
         """
         none = Findings.empty(len(self.query.axes))
 
-        def within(piece: Box, legality: Legality, bound_s: Floats) -> tuple[Box, Legality, Floats]:
+        def limits() -> Limits | None:
             start = scanned.start(scale, counts=self.counts)
-            limit_s = start.limits(self.query, none).of_layouts(piece)
-            some = np.flatnonzero((bound_s <= limit_s) | self.counts)
-            return piece.select(some), legality.take(some), bound_s[some]
+            return None if self.counts else start.limits(self.query, none)
 
-        each = LayoutBounds.of_each(self.query, boxes)
-        order = sorted(each, key=lambda one: float(one.bound_s.min(initial=np.inf)))
-        few: list[tuple[Box, Legality, Floats]] = []
-        for bounds in order:
+        for some in alike([box for box, _ in boxes]):
+            each, legality = zip(*(boxes[at] for at in some), strict=True)
+            bounds = LayoutBounds.of(self.query, Boxes(each=each), legality)
             scanned.add(scale, bounds.findings)
-            for some in (within(*piece) for piece in bounds.pieces()):
-                is_small = len(some[0].layouts) * len(some[0].options) <= FEW_ROWS
-                if is_small and bounds is not order[0]:
-                    few.append(some)
-                elif len(some[0]):
-                    yield some[:2]
-        few = [some for some in (within(*piece) for piece in few) if len(some[0])]
-        most = PIECE_ROWS // FEW_ROWS
-        for together in alike([box for box, _, _ in few]):
-            for start in range(0, len(together), most):
-                several = [few[at] for at in together[start : start + most]]
-                yield Boxes(each=tuple(one[0] for one in several)), *(one[1] for one in several)
+            shares = 1 if self.workers.alone else _SHARES
+            yield from bounds.pieces(self.query, limits, MOST_LAYOUTS // shares)
 
     def _by_memory(
         self,

@@ -9,7 +9,7 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import isnan
 
 import numpy as np
@@ -38,7 +38,7 @@ from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.parallel.effects import idle_rows, kinds_of
 from shardwise.parallel.placement import place
 from shardwise.planning.search.bounded import Limits, matching, timed_within
-from shardwise.planning.search.candidates import Box, Candidates, Scale, refusals
+from shardwise.planning.search.candidates import Box, Boxes, Candidates, Scale, refusals
 from shardwise.planning.search.layouts import groups_without
 from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
@@ -127,17 +127,15 @@ def lines_of(work: Work, findings: Findings) -> list[Lines]:
         defaults=_defaults(query.model, work.candidates.strategies(number)),
         bounds=work.bounds,
     )
-    boxes = list(_boxes_of_layouts(work.candidates.legal, task.keys))
-    rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
+    parts = list(_boxes_of_layouts(work.candidates.legal, task.keys))
+    boxes = [part.box for part in parts]
+    rows = sum(len(box.layouts) * len(box.options) for box in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
-    pieces = [(part, piece) for part in boxes for piece in part.box.cut(PIECE_ROWS)]
     totals = [_Counted.none(firsts.size) for _ in orders]
-    counted = workers.each(task, [piece for _, piece in pieces])
-    for (part, _), found in zip(pieces, counted, strict=True):
-        totals = [
-            total.joined(replace(own, number=part.numbers(own.number)))
-            for total, own in zip(totals, found, strict=True)
-        ]
+    for found in workers.each(task, work.pieces(boxes)):
+        totals = [total.joined(own) for total, own in zip(totals, found, strict=True)]
+    for total in totals:
+        total.number[:] = _numbers(parts, total.number)
     lines = [
         _lines(total.take(group), ranked)
         for total, group, (ranked, _) in zip(totals, groups, orders, strict=True)
@@ -162,7 +160,7 @@ class _Part:
     """Some layouts and options of a box."""
 
     box: Box
-    """Its candidates are numbered from 0."""
+    """Its candidates are numbered after those of the part before."""
     whole: Box
     layouts: Ints
     """Positions of its layouts in the full box."""
@@ -170,10 +168,19 @@ class _Part:
     """Positions of its options in the full box."""
 
     def numbers(self, numbers: Ints) -> Ints:
-        """Numbers in the full box; -1 remains."""
-        layouts, options, choices = self.box.positions(np.maximum(numbers, 0))
+        """Numbers in the full box."""
+        layouts, options, choices = self.box.positions(numbers)
         rows = self.layouts[layouts] * len(self.whole.options) + self.options[options]
-        return np.where(numbers < 0, -1, self.whole.numbers(rows, choices))
+        return self.whole.numbers(rows, choices)
+
+
+def _numbers(parts: Sequence[_Part], numbers: Ints) -> Ints:
+    """Numbers of the candidates of parts in the space; -1 remains."""
+    of = np.searchsorted([part.box.start for part in parts], numbers, side="right") - 1
+    found = np.full_like(numbers, -1)
+    for at, part in enumerate(parts):
+        found[of == at] = part.numbers(numbers[of == at])
+    return found
 
 
 def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
@@ -181,6 +188,7 @@ def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
 
     With each layout come the others that compete with it to be selected (`Space.selected`).
     """
+    start = 0
     for box in boxes:
         layouts = matching(box.layouts, LAYOUT_PART, keys) >= 0
         options = np.flatnonzero(matching(box.options, OPTION_PART, keys) >= 0)
@@ -192,11 +200,12 @@ def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
         rows = np.flatnonzero(layouts)
         some = replace(
             box,
-            start=0,
+            start=start,
             layouts=box.layouts.take(rows),
             broken=box.broken[rows],
             options=box.options.take(options),
         )
+        start += len(some)
         yield _Part(box=some, whole=box, layouts=rows, options=options)
 
 
@@ -292,16 +301,17 @@ class CountVariants:
     bounds: bool
     """Whether to leave out candidates that are too slow by their bounds."""
 
-    def __call__(self, piece: Box) -> list[_Counted]:
+    def __call__(self, piece: Box | Boxes) -> list[_Counted]:
         """Return the variants of a piece in each order."""
         none = _Counted.none(len(self.keys))
         observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
-        few = len(piece.layouts) * len(piece.options) <= FEW_ROWS
-        if piece.selected or few or not self.bounds:
+        boxes = piece if isinstance(piece, Boxes) else Boxes(each=(piece,))
+        few = sum(len(box.layouts) * len(box.options) for box in boxes.each) <= FEW_ROWS
+        if boxes.each[0].selected or few or not self.bounds:
             scan(self.query, piece, observer)
             return observer.found
         limits = Limits.of_layout_keys(self.query, self.keys, *self.limits)
-        for chunk in timed_within(self.query, piece, limits):
+        for chunk in timed_within(self.query, boxes, limits):
             observer.evaluated(chunk)
         return observer.found
 
@@ -311,7 +321,7 @@ class _Observer:
     """Counts variants during a scan (a `scan.Observer`)."""
 
     task: CountVariants
-    box: Box
+    box: Box | Boxes
     found: list[_Counted]
     """In each order."""
 
@@ -447,17 +457,27 @@ def ranked_lines(
 
 
 def ranked_plans(
-    query: SearchQuery, lines: Sequence[RankedLine], known: dict[Strategy, Estimate]
-) -> tuple[RankedPlan, ...]:
-    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+    query: SearchQuery, rankings: Sequence[Sequence[RankedLine]]
+) -> list[tuple[RankedPlan, ...]]:
+    """Return the lines of rankings as full estimates; the first ones if interrupted.
 
     Each has what was measured of its class.
-
-    Parameters
-    ----------
-    known
-        Estimates by strategy, to which those of the lines are added.
     """
+    new = [*dict.fromkeys(line.strategy for lines in rankings for line in lines)]
+    known: dict[Strategy, Estimate] = {}
+    with suppress(KeyboardInterrupt):
+        for start in range(0, len(new), _TOGETHER):
+            some, stated = new[start : start + _TOGETHER], query.fit.states_load
+            each = estimate_each(query.model, query.system, some, stated=stated)
+            known.update(zip(some, each, strict=True))
+    return [_ranked_plans(query, lines, known) for lines in rankings]
+
+
+def _ranked_plans(
+    query: SearchQuery, lines: Sequence[RankedLine], known: Mapping[Strategy, Estimate]
+) -> tuple[RankedPlan, ...]:
+    """The first lines of a ranking, as long as their estimates are known."""
+    lines = [*takewhile(lambda line: line.strategy in known, lines)]
     if not lines:
         return ()
     table = Table.of(query.model, [line.strategy for line in lines])
@@ -465,11 +485,6 @@ def ranked_plans(
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
     found: list[RankedPlan] = []
     with suppress(KeyboardInterrupt):
-        new = [*dict.fromkeys(line.strategy for line in lines if line.strategy not in known)]
-        for start in range(0, len(new), _TOGETHER):
-            some, stated = new[start : start + _TOGETHER], query.fit.states_load
-            each = estimate_each(query.model, query.system, some, stated=stated)
-            known.update(zip(some, each, strict=True))
         likely = probabilities_of(query, table) if query.fit.described else []
         for row, (line, code) in enumerate(zip(lines, codes, strict=True)):
             one = line.strategy

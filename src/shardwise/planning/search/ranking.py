@@ -17,9 +17,7 @@ from shardwise.config.strategy_columns import LISTS
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.distinct import distinct_rows
 from shardwise.errors import InputError, check_word
-from shardwise.planning.search.candidates import Box, Boxes
 from shardwise.records import dataclass, fields
 
 _HOUR_S = 3600.0
@@ -206,15 +204,3 @@ def table_keys(table: Table, rows: Ints) -> Ints:
     """Return the key of the layout of some rows; shape (rows, `LINE_FIELDS`)."""
     columns = [as_integers(table, name)[rows] for name in LINE_FIELDS]
     return np.stack(columns, axis=1)
-
-
-def layout_codes(box: Box | Boxes) -> Ints:
-    """Return a number for the layout of each row of `Box.table`, equal only for equal keys."""
-    if isinstance(box, Boxes):
-        each = [layout_codes(one) for one in box.each]
-        ends = np.cumsum([0, *(codes.max(initial=-1) + 1 for codes in each)])
-        return np.concatenate([codes + end for codes, end in zip(each, ends, strict=False)])
-    layout = distinct_rows([getattr(box.layouts, name) for name in LAYOUT_PART])[1]
-    option = distinct_rows([getattr(box.options, name) for name in OPTION_PART])[1]
-    codes = layout[:, np.newaxis] * (option.max(initial=0) + 1) + option
-    return np.broadcast_to(codes, (len(box.layouts), len(box.options))).ravel()

@@ -296,6 +296,9 @@ def _moved(split: _Split, times: LayerTimes, stage: int) -> Iterator[_Split]:
     """A split with a layer less on a stage."""
     pp = len(split.most)
     fewer = sum(split.sizes[stage::pp]) - 1
+    inner = split.chunks - (stage == 0) - (stage == pp - 1)  # the first and last may have fewer
+    if fewer < inner * split.within[0]:
+        return
     most = tuple(fewer if at == stage else one for at, one in enumerate(split.most))
     sizes = _balanced(times, pp, split.chunks, most, split.within)
     if sizes is not None:

@@ -77,8 +77,8 @@ class RobustRanking(Ranking):
         longest = np.where(counted < ceiling_s, claimed, counted)
         return longest.reshape(-1, len(table)).max(axis=0)
 
-    def longest_of_layouts(self, score: Floats | float, table: Table, box: Box) -> Floats:
-        """Return the longest step time of each layout that may have a score, with any option."""
+    def least_factor(self, box: Box) -> Floats:
+        """Return the least quantile of measured over predicted time of each layout of a box."""
         columns = [np.minimum(box.layouts.ep * box.layouts.etp, _domain(self.system) + 1)]
         columns += [box.layouts.pp > 1, box.layouts.schedule]
         firsts, position = distinct_rows(columns)
@@ -89,8 +89,7 @@ class RobustRanking(Ranking):
             own["schedule"] = box.layouts.schedule[first]
             every = {name: np.full(len(options), value) for name, value in own.items()}
             factors[place] = self._evidence(options.changed(**every))[0].min()
-        longest: Floats = Ranking.longest(self, score, table) / factors[position]
-        return longest
+        return factors[position]
 
     def _evidence(self, table: Table) -> tuple[Floats, Bools]:
         """Quantile of measured over predicted time, and whether the class was measured."""

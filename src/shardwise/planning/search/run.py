@@ -11,12 +11,10 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 from shardwise import registry
 from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
-from shardwise.analysis.results import Estimate
 from shardwise.config.capabilities import IN_DOMAIN, Reported, described
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.software.resolve import is_description, match_of
-from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import InputError, check_flags, check_function
@@ -329,7 +327,7 @@ def count(
     candidates = Candidates.of(the_model, the_system, load_space(space, fixed))
     rejected = refusals(candidates.illegal)
     for box in candidates.legal:
-        rejected += placed_pairs(the_system, box).legality(the_model, the_system).counts()[1]
+        rejected += placed_pairs(the_system, [box]).legality(the_model, the_system).counts()[1]
     return len(candidates), dict(rejected.most_common())
 
 
@@ -442,9 +440,7 @@ def _result(
         else:
             second, scores = refined_lines(query, query.robust, space, second)
             first = merged_lines(first, lines[0].score.tolist(), second, scores)
-    known: dict[Strategy, Estimate] = {}
-    advised = ranked_plans(query, second, known)
-    best = ranked_plans(query, first[:most], known)
+    advised, best = ranked_plans(query, [second, first[:most]])
     by_scale = scan.scanned.by_scale
     return SearchResult(
         model=query.model.name,

@@ -39,7 +39,6 @@ from shardwise.planning.search.ranking import (
     as_integers,
     best_of_each,
     front,
-    layout_codes,
     second_figure,
     seconds_per_token,
     table_keys,
@@ -627,7 +626,6 @@ def scan(query: SearchQuery, box: Box | Boxes, observer: Observer | None = None)
     if isinstance(box, Box) and box.selected:
         chunks = list(chunks)
         rejected = not_selected(query.model, box, table, evaluator, chunks)
-    layout = layout_codes(box) if query.lines else None
     for untimed in chunks:
         chunk = evaluator.timed(untimed, rejected)
         counted = counted_in(query, chunk)
@@ -635,7 +633,7 @@ def scan(query: SearchQuery, box: Box | Boxes, observer: Observer | None = None)
             counted = replace(counted, nearest=least_excess(query, box, chunk))
             findings = merged([findings, counted], query)
         else:
-            found = findings_of(query, box, chunk, findings, layout)
+            found = findings_of(query, box, chunk, findings)
             findings = merged([findings, counted, found], query)
         if observer is not None:
             observer.evaluated(chunk)
@@ -643,7 +641,7 @@ def scan(query: SearchQuery, box: Box | Boxes, observer: Observer | None = None)
 
 
 def findings_of(
-    query: SearchQuery, box: Box | Boxes, chunk: Evaluated, before: Findings, layout: Ints | None
+    query: SearchQuery, box: Box | Boxes, chunk: Evaluated, before: Findings
 ) -> Findings:
     """Findings of a timed chunk; `best` has only what may beat the findings before."""
     timed = chunk.timed
@@ -670,10 +668,13 @@ def findings_of(
         if layout is None:
             choice, row = np.nonzero(rivals)
         else:
-            choice, row = _best_of_layouts(rivals, score, layout[chunk.rows[timed.rows]])
+            choice, row = _best_of_layouts(rivals, score, layout)
         some = at(choice, row, score, reserved)
         return top_with_keys(table_keys(table, row), some, count, each=query.lines)
 
+    layout = None
+    if query.lines:
+        layout = distinct_rows([as_integers(table, name) for name in LINE_FIELDS])[1]
     score = query.ranking.scores(step_s, table)
     best_keys, best = best_by(score, before.best, query.top)
     here = replace(here, best=best, best_keys=best_keys)

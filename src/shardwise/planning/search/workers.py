@@ -62,7 +62,7 @@ class Workers:
             raise InputError.of("backend", backend, problem)
 
     @property
-    def _alone(self) -> bool:
+    def alone(self) -> bool:
         """Whether this process does the work itself, as joblib does for one job."""
         return self.jobs == 1 or (self.jobs is None and self.backend == "loky")
 
@@ -84,7 +84,7 @@ class Workers:
         InputError
             If the workers cannot be reached, or one dies.
         """
-        if self._alone:
+        if self.alone:
             yield from map(task, items)
         else:
             yield from _EACH[self.backend](self.jobs, task, items, in_flight)
