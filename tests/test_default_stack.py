@@ -7,6 +7,7 @@ from shardwise import Model, Space, Strategy, System, estimate, estimate_many, s
 from shardwise.config.enums import CudaGraphs
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy_table import Table
+from shardwise.planning.search.explain import UserStrategy
 
 H100 = System.load("h100-sxm")
 OTHER = H100.model_copy(update={"stack": "torchtitan-2025"})
@@ -67,6 +68,16 @@ def test_presets_of_megatron_bridge_store_weights_in_their_type(
     if stored:
         mixed = Space.validated(given | {"zero": [0, 1]}).settled(model, system)
         assert mixed.values("quantized_weights", system) == (True, False)
+
+
+def test_a_plan_without_these_fields_is_in_the_space_of_a_search() -> None:
+    """What a strategy leaves open is what the space has by default."""
+    model, system = Model.load("llama3-70b"), System.load("gb300-nvl72")
+    space = Space.validated({"gpus": 64, "quantization": "nvfp4", "global_batch_size": 256})
+    plan = {"gpus": 64, "pp": 4, "gbs": 256, "quantization": "nvfp4"}
+    mine = UserStrategy.of(model, system, space, plan)
+    assert mine.row.quantized_weights.tolist() == [True]
+    assert "quantized_weights" not in mine.outside(space)
 
 
 RECIPE = {"gpus": 256, "gbs": 4096, "pp": 2, "vpp": 4, "ep": 32, "quantization": "mxfp8"}

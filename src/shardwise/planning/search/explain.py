@@ -104,7 +104,7 @@ class UserStrategy:
             If a field cannot be read, or is missing and nothing implies it.
         """
         own = _set_fields(strategy)
-        fields = _single_values(system, space, own) | own
+        fields = _single_values(system, space.settled(model, system), own) | own
         degrees = _fault_of_degrees(model, fields)
         named = {name: value for name, value in fields.items() if value is not None}
         row = Table.of(model, named, system)

@@ -444,7 +444,8 @@ def _most_parameters(case: _Case) -> float:
         gradient, state = 0.0, np.zeros_like(weight)
         sizes = [FROZEN_BYTES.get(BaseWeights(word), np.inf) for word in words("base_weights")]
         weight = np.minimum(weight, min(sizes))
-    if any(case.space.values("quantized_weights", case.system) or ()):
+    stored = any(stack.quantized_weight_recipes for stack in stacks)
+    if stored or any(case.space.values("quantized_weights", case.system) or ()):
         weight = np.minimum(weight, min(recipe.weight_bytes for recipe in RECIPES.values()))
     room = case.capacity_bytes + second
     most = float(np.max(room / (weight + gradient + state)))
