@@ -35,7 +35,7 @@ def recipe_defaults(
     values: Mapping[str, Any],
     of_stack: Callable[[Callable[[Stack], int]], Any],
 ) -> dict[str, Any]:
-    """Fields that are not given and that a recipe of the stack sets, where the strategy allows it.
+    """Fields that are open and that a recipe of the stack sets, where the strategy allows it.
 
     A graph of the step and overlapped experts come together, as in the recipes: without graphs the
     host makes overlapped experts slower, not faster.
