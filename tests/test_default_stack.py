@@ -99,6 +99,8 @@ RECIPE = {"gpus": 256, "gbs": 4096, "pp": 2, "vpp": 4, "ep": 32, "quantization":
         ({"ep": 1}, ("stack", False)),
         ({"dispatcher": "all_to_all"}, ("stack", False)),
         ({"recompute": "full"}, ("stack", False)),
+        ({"recompute": "selective", "recompute_parts": ["moe"]}, ("stack", False)),
+        ({"recompute": "selective", "recompute_parts": ["mla_up"]}, ("full", True)),
         ({"zero": 2}, ("stack", False)),
         ({"optimizer": "muon"}, ("stack", False)),
         ({"task": "sft", "data_lengths": [8, 9, 9]}, ("stack", False)),

@@ -13,6 +13,7 @@ from shardwise.config.enums import (
     Optimizer,
     Quantization,
     Recompute,
+    RecomputePart,
     Schedule,
     Task,
     WeightDtype,
@@ -22,11 +23,12 @@ from shardwise.config.stack import Stack
 
 READ_FIELDS = (
     *("quantization", "quantized_weights", "lora_rank", "weight_dtype", "zero", "ep", "pp", "vpp"),
-    *("schedule", "dispatcher", "task", "training", "recompute", "optimizer"),
+    *("schedule", "dispatcher", "task", "training", "optimizer", "recompute", "recompute_parts"),
     *("offload_weights", "offload_activations", "offload_optimizer"),
     *("cuda_graphs", "expert_overlap"),
 )
 """Fields on which these defaults depend."""
+_EXPERTS = RecomputePart.bits([RecomputePart.MOE])
 
 
 def recipe_defaults(
@@ -47,7 +49,7 @@ def recipe_defaults(
     given
         Fields that are set.
     values
-        `READ_FIELDS` of one strategy, or columns: words as codes, 0 where a field is None.
+        `READ_FIELDS` of one strategy, or columns: words as codes, sets as bits, None as 0.
     of_stack
         Evaluates a function of the stack of each strategy.
     """
@@ -73,7 +75,9 @@ def recipe_defaults(
     rows &= np.greater(values["ep"], 1) & (np.equal(values["pp"], 1) | chunks)
     rows &= np.equal(values["dispatcher"], Dispatcher.HYBRIDEP.code)
     rows &= np.equal(values["task"], Task.PRETRAIN.code) & values["training"]
-    rows &= np.not_equal(values["recompute"], Recompute.FULL.code)
+    selective = np.equal(values["recompute"], Recompute.SELECTIVE.code)
+    experts_again = selective & (np.asarray(values["recompute_parts"]) & _EXPERTS > 0)
+    rows &= np.not_equal(values["recompute"], Recompute.FULL.code) & ~experts_again
     rows &= np.not_equal(values["optimizer"], Optimizer.MUON.code)
     for name in ("offload_weights", "offload_activations", "offload_optimizer"):
         rows &= ~np.asarray(values[name])

@@ -777,6 +777,8 @@ def _recipe_fields(strategy: Strategy, model: Model, stack: Stack) -> dict[str, 
     """Fields that a low-precision recipe of the stack sets."""
 
     def code(value: Any) -> int:
+        if isinstance(value, tuple):
+            return RecomputePart.bits(value)
         return value.code if isinstance(value, Word) else value or 0
 
     values = {name: code(getattr(strategy, name)) for name in READ_FIELDS}
