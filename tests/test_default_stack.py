@@ -3,7 +3,7 @@
 import pytest
 
 from rows import each_row
-from shardwise import Model, Space, Strategy, System, estimate, estimate_many, search
+from shardwise import Model, Space, Strategy, System, estimate, estimate_many, export, search
 from shardwise.config.enums import CudaGraphs
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy_table import Table
@@ -124,6 +124,17 @@ def test_recipes_of_nvl72_capture_the_step_and_overlap_experts(
     table = Table.of(model, columns, system)
     graphs = [CudaGraphs.from_code(code) for code in table.cuda_graphs.tolist()]
     assert list(zip(graphs, table.expert_overlap.tolist(), strict=True)) == [found, found]
+
+
+def test_an_export_has_what_an_estimate_has_by_default() -> None:
+    """Written and read back for Megatron-Bridge on NVL72, whose stack the system names."""
+    case = ("qwen3-30b-a3b", "gb200-nvl72")
+    fields = {"gpus": 8, "ep": 8, "gbs": 64, "quantization": "mxfp8"}
+    made = export("megatron-bridge", *case, fields)
+    assert made.estimate.step_time_s == estimate(*case, fields).step_time_s
+    assert made.estimate.strategy["cuda_graphs"] == "full"
+    assert made.read_back.estimate is not None
+    assert made.read_back.estimate.step_time_s == made.estimate.step_time_s
 
 
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "deepseek-v3.2", "llama3-70b"])

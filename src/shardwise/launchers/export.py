@@ -12,6 +12,7 @@ from shardwise.config.files import safe_name
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.plain import joined
+from shardwise.config.software.resolve import stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
@@ -163,7 +164,9 @@ def export(
         problem = "has no effect on an export: what is written runs on the launcher's release"
         raise InputError(Fault.of("any_software", True, problem))
     if requested.stack is None:
-        requested = requested.model_copy(update={"stack": Stack.load(used.stack)})
+        own, usual = Stack.load(used.stack), stack_on(None, target.system, target.model)
+        same = usual.release == own.release  # that of the system, where it is of the launcher
+        requested = requested.model_copy(update={"stack": usual if same else own})
     changes: tuple[FieldChange, ...] = ()
     try:
         result, plan = target.checked(requested)
