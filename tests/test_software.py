@@ -235,7 +235,7 @@ def test_a_date_before_the_release_is_a_contradiction() -> None:
     [
         ("torchtitan v0.2.0 (2025-10)", "0.2.0", "2025-10"),
         ("Megatron-LM core_v0.13", "0.13", ""),
-        ("Megatron-LM (2026)", "", "2026-07"),
+        ("Megatron-LM (2026)", "", "2026"),
         ("nvcr.io/nvidia/nemo:25.09", "25.09", ""),
     ],
 )
@@ -254,3 +254,15 @@ def test_the_verb_prints_what_a_description_means(shardwise):
     assert "torchtitan" in shardwise("software")[1]
     primus = shardwise("software", "Primus", "mi300x")[1]
     assert "no run of this software has been measured" in primus
+
+
+def test_a_year_alone_means_each_of_its_months() -> None:
+    """The loss of torchtune changed in 2024-09: a third of the year has the new one."""
+    found = match_of("torchtune (2024)", System.load("a100-80gb-sxm"))
+    weights = {}
+    for one in found.candidates:
+        loss = one.options["loss"]
+        weights[loss] = weights.get(loss, 0.0) + one.weight
+    assert weights == {"eager": pytest.approx(2 / 3), "chunked_logits": pytest.approx(1 / 3)}
+    of_month = match_of("torchtune (2024-07)", System.load("a100-80gb-sxm"))
+    assert {one.options["loss"] for one in of_month.candidates} == {"eager"}

@@ -19,12 +19,18 @@ _ROUNDS = {"4.1": "2024-09", "5.0": "2025-04", "5.1": "2025-09"}
 def released(run: Run) -> str:
     """Month of the release of a run's software, 2025-09; empty if the row has no date at all.
 
-    A row that names no release has that of its round of MLPerf, or the middle of its year.
+    A row with no other date has the middle of its year.
     """
+    date = dated(run)
+    return f"{date}-07" if date.isdigit() else date
+
+
+def dated(run: Run) -> str:
+    """Month of a release that a row names, or of its round of MLPerf; else its year, or nothing."""
     software = run.software
     for text in (software.container, software.version, software.framework):
         if found := _NAMED.search(text or ""):
             return f"20{found[1]}-{found[2]}"
     if (found := _ROUND.search(run.source.title or "")) and found[1] in _ROUNDS:
         return _ROUNDS[found[1]]
-    return f"{run.year}-07" if run.year else ""
+    return str(run.year or "")

@@ -3,7 +3,7 @@
 import re
 
 from published_rows.fine_tuning import memory_changes
-from published_rows.releases import released
+from published_rows.releases import dated, released
 from published_rows.remarks import is_muon
 from published_rows.row import Run
 from published_rows.words import says_flash, truth
@@ -66,7 +66,7 @@ def software_of(run: Run) -> Software:
             libraries[name] = str(release)
     update = {
         "text": "; ".join(filter(None, (text, title, open_ones))),
-        "date": "" if said.release else released(run),
+        "date": "" if said.release else dated(run),
         "engine": _engine(run, said),
         "libraries": libraries,
         "options": {**said.options, **_options(run)},
@@ -106,6 +106,8 @@ def _options(run: Run) -> dict[str, object]:
         options["quantization"] = precision
     if is_muon(run):
         options["optimizer"] = "muon"
+    if truth(features.get("chunked_cross_entropy")):
+        options["loss"] = "chunked_logits"
     if (dispatcher := stated_dispatcher(run)) is not None and run.model.experts:
         options["dispatcher"] = dispatcher.value
     fused = features.get("cutedsl_fused_grouped_mlp")

@@ -42,3 +42,4 @@ OptionFigure = Annotated[float, Field(ge=-1e18, le=1e18), NO_FLAG]
 """Of a registered kind of layer: what stays finite after a few multiplications."""
 Month = Annotated[str, Field(pattern=r"^(20[0-4]\d-(0[1-9]|1[0-2]))?$")]
 """Year and month, 2026-08, or empty."""
+YearOrMonth = Annotated[str, Field(pattern=r"^(20[0-4]\d(-(0[1-9]|1[0-2]))?)?$")]

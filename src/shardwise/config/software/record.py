@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
-from shardwise.config.bounds import Fraction, Month
+from shardwise.config.bounds import Fraction, Month, YearOrMonth
 from shardwise.config.enums import Word
 
 
@@ -72,8 +72,8 @@ class Software(ConfigBase):
     """Name of a trainer of the catalog, such as torchtitan, megatron-bridge, axolotl."""
     release: str = ""
     """Release of the trainer, as its makers number it."""
-    date: Month = ""
-    """Month of the run, where no release is known."""
+    date: YearOrMonth = ""
+    """Month or year of the run, where no release is known."""
     engine: Engine | None = None
     """What replicates or shards the training state, where it is not the trainer's usual one."""
     libraries: Mapping[str, str] = Field(default_factory=dict)

@@ -6,10 +6,10 @@ engine. What stays open makes several candidates with probabilities.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 from shardwise import catalog
 from shardwise.config import files
@@ -25,7 +25,7 @@ from shardwise.config.software.record import (
     library_releases,
     trainers,
 )
-from shardwise.config.software.words import MIDDLE, lineage, software_of
+from shardwise.config.software.words import lineage, software_of
 from shardwise.config.stack import Stack
 from shardwise.records import dataclass, field, replace
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from shardwise.config.system import System
 
 UNKNOWN_STACK = "unknown"
+_YEAR = len("2026")
+# Month of figures where only the year is known.
+_MIDDLE = "07"
+_Value = TypeVar("_Value")
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
 _OFFLOADS = ("offload_weights", "offload_optimizer")
 DECIDING_FIELDS = ("zero", "quantization", "optimizer", "cp", "weight_dtype", "gpus", *_OFFLOADS)
@@ -204,17 +208,22 @@ def _resolved(
 ) -> Match:
     notes: list[str] = []
     conflicts: list[str] = []
-    month, nearest = _month(software, places, notes, conflicts)
+    month, nearest, in_year = _month(software, places, notes, conflicts)
     context = {"says": software.text, "alone": alone, **software.options, **dict(kind)}
     libraries = software.libraries
     at = _At(
-        month=month, places=places, engine=software.engine, context=context, libraries=libraries
+        month=month,
+        in_year=in_year,
+        places=places,
+        engine=software.engine,
+        context=context,
+        libraries=libraries,
     )
     software = _with_kernel(software, at, conflicts)
     meant = [
         (weight * share, chain, replace(at, engine=engine))
         for weight, chain in _trainers(software, at, conflicts)
-        for share, engine in _engines(software, chain, replace(at, engine=None))
+        for engine, share in _over_months(partial(_engines, software, chain), at)
     ]
     meant = [one for one in meant if one[2].has_stage] or meant
     total = sum(weight for weight, *_ in meant)
@@ -255,6 +264,8 @@ class _At:
     """Where conditions are evaluated."""
 
     month: str
+    in_year: bool
+    """Whether only the year of the month is known."""
     places: tuple[str, ...]
     engine: Engine | None
     context: Mapping[str, Any]
@@ -297,6 +308,13 @@ class _At:
             return self
         year, month = divmod(_months(self.month) - 1 - months, 12)
         return replace(self, month=f"{year}-{month + 1:02}")
+
+    @property
+    def months(self) -> list["_At"]:
+        """The same in each month that may be meant."""
+        if not self.in_year:
+            return [self]
+        return [replace(self, month=f"{self.month[:4]}-{n:02}") for n in range(1, 13)]
 
     def with_options(self, options: Mapping[str, Any]) -> "_At":
         """The same where facts have set options."""
@@ -373,9 +391,9 @@ def _trainers(
 
 def _engines(
     software: Software, chain: tuple[Trainer, ...], at: _At
-) -> list[tuple[float, Engine | None]]:
+) -> Mapping[Engine | None, float]:
     """Engines that may be meant, with probabilities: those of a trainer that its back end has."""
-    stated = software.engine
+    stated, at = software.engine, replace(at, engine=None)
     runs = _engines_of(chain[1:]) if _has_backend(chain) else None
     for trainer in chain:
         unversioned = () if stated is None else trainer.unversioned.get(stated, ())
@@ -391,8 +409,8 @@ def _engines(
             weights = {one: weight for one, weight in weights.items() if one in runs}
         if weights:
             total = sum(weights.values())
-            return [(weight / total, one) for one, weight in weights.items()]
-    return [(1.0, stated)]
+            return {one: weight / total for one, weight in weights.items()}
+    return {stated: 1.0}
 
 
 def _has_backend(chain: tuple[Trainer, ...]) -> bool:
@@ -452,7 +470,7 @@ def _candidates(
         open_ones = [
             (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
-            for value, part in _values(name, facts, at.with_options(chosen)).items()
+            for value, part in _over_months(partial(_values, name, facts), at.with_options(chosen))
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
@@ -460,7 +478,7 @@ def _candidates(
         stack = _figures(chain, here)
         one = _with_options(stack, chosen, software, chain[0].name, at, share)
         sources = {
-            name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
+            name: _source(name, facts, here, chosen[name])
             for name, facts in by_field.items()
             if name in chosen
         }
@@ -475,6 +493,26 @@ def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
         if held:
             return Stack.load(held[-1])
     return Stack.load(UNKNOWN_STACK)
+
+
+def _over_months(
+    of: Callable[[_At], Mapping[_Value, float]], at: _At
+) -> Iterable[tuple[_Value, float]]:
+    """What may be, with its probabilities, over the months that may be meant."""
+    found: dict[_Value, float] = {}
+    for here in at.months:
+        for value, part in of(here).items():
+            found[value] = found.get(value, 0.0) + part / len(at.months)
+    return found.items()
+
+
+def _source(field: str, facts: Sequence[tuple[Fact, int]], at: _At, value: object) -> str:
+    """Source of a value, in the first month that may be meant and has it."""
+    for here in at.months:
+        held = [fact for fact, lag in facts if here.earlier(lag).holds(fact)]
+        if held and (len(at.months) == 1 or value in _values(field, facts, here)):
+            return held[-1].source
+    return ""
 
 
 _UNDECIDED: Mapping[Any, float] = {None: 1.0}
@@ -585,8 +623,11 @@ def _described(one: Candidate, others: Iterable[Candidate]) -> str:
 
 def _month(
     software: Software, places: tuple[str, ...], notes: list[str], conflicts: list[str]
-) -> tuple[str, bool]:
-    """Month of the software, empty for the newest, and whether its release is not known itself."""
+) -> tuple[str, bool, bool]:
+    """Month of the software, empty for the newest, and what is not known.
+
+    That is: its release itself, the month of its year.
+    """
     named = _most_specific(_names(software), places)
     known = trainers()[named[0]] if named else None
     nearest, of_release, release = False, "", ""
@@ -611,7 +652,9 @@ def _month(
         for name, month in stated.items()
         if _is_later(month, software.date)
     ]
-    month = of_release or software.date or of_libraries
+    in_year = not of_release and len(software.date) == _YEAR
+    date = f"{software.date}-{_MIDDLE}" if in_year else software.date
+    month = of_release or date or of_libraries
     if not month and known is not None and releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
     elif month and known is not None and releases and not of_release:
@@ -619,7 +662,7 @@ def _month(
         if _months(month) - _months(last) > _GAP_MONTHS:
             notes.append(f"the newest {known.name} known is of {last}")
             nearest = True
-    return month, nearest
+    return month, nearest, in_year
 
 
 def _months_of_libraries(software: Software, trainer: Trainer | None) -> dict[str, str]:
@@ -639,9 +682,8 @@ def _is_benchmark(name: str) -> bool:
 
 
 def _is_later(month: str, date: str) -> bool:
-    """Whether a month is after a date, which may be the middle of a year that was stated."""
-    same_year = date.endswith(f"-{MIDDLE}") and month[:4] == date[:4]
-    return bool(date) and month > date and not same_year
+    """Whether a month is after a date, which may be a year."""
+    return bool(date) and month[: len(date)] > date
 
 
 def _releases_of(name: str) -> Mapping[str, str]:

@@ -22,8 +22,6 @@ _WHEEL = re.compile(r"(?<![a-z0-9])cu(1\d)(\d)(?!\d)", re.IGNORECASE)  # of CUDA
 _YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)[-./](0[1-9]|1[0-2])(?!\d)")
 _YEAR = re.compile(r"(?<![\d.])(20[12]\d)(?![\d.])")
 _CONTAINER = re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?:[.\d]*)(?![\d.])")
-MIDDLE = "07"
-"""Month of a year that is stated alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +136,11 @@ def lineage(name: str) -> list[str]:
 
 
 def _month(text: str, release: str) -> str:
-    """Month of a text: written as such, of a container's tag, or the middle of its year."""
+    """Month of a text: written as such, of a container's tag, or its year."""
     if found := _YEAR_MONTH.search(text):
         return f"{found[1]}-{found[2]}"
     if found := _YEAR.search(text):
-        return f"{found[1]}-{MIDDLE}"
+        return found[1]
     if (found := _CONTAINER.search(text)) and found[0] != release:
         return f"20{found[1]}-{found[2]}"
     return ""
