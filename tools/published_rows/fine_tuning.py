@@ -37,6 +37,14 @@ _FOAK_LOSS = 8.0
 # Models of transformers 4.4x with learned positions (gpt2, gpt_bigcode) never make logits fp32: the
 # logits, their shifted copy, its log-softmax and the gradient of it have 16 bits.
 _NARROW_LOSS = 8.0
+# PyTorch's own cross entropy of such logits: half the bytes of that in fp32.
+_NARROW_EAGER: dict[str, object] = {
+    "loss": Loss.EAGER,
+    "loss_figures": Loss.EAGER,
+    "loss_forward_bytes": 11.64,
+    "loss_backward_bytes": 6.98,
+    "loss_saved_bytes": _NARROW_LOSS,
+}
 # PyTorch's cross entropy over all tokens, compiled or not.
 _WHOLE_LOSS = 12.0
 
@@ -109,6 +117,8 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
             "master_dtype": MasterDtype.NONE,
             "gradient_dtype": GradientDtype.COMPUTE,
         }
+        if "gradients reduced in fp32" in (run.precision or ""):  # and accumulated so, by FSDP2
+            changes |= {"gradient_dtype": GradientDtype.FP32}
     base = _base(run)
     if base is not None:
         changes |= {"base_weights": base}
@@ -132,6 +142,10 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
         added = "techniques are cumulative" in (run.notes or "")
         whole = added and not truth(features.get("chunked_cross_entropy"))
         return {"loss_saved_bytes": _WHOLE_LOSS} if whole else {}
+    if "16-bit logits, not compiled" in str(features.get("loss") or ""):
+        # Ranks of tensor parallelism gather all logits: of each of theirs, that many.
+        gathered = _NARROW_LOSS * ((run.parallelism.tp or 1) - 1)
+        return _NARROW_EAGER | {"loss_split_bytes": gathered}
     if not stack.startswith(_TRANSFORMERS):
         return {}
     if truth(features.get("liger")):

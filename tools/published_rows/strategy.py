@@ -71,7 +71,7 @@ def strategy_of(
     }
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, stack, dp, system)
-    if _SYNCS_ONCE.search(run.software.framework or ""):
+    if _SYNCS_ONCE.search(run.software.framework or "") or truth(run.features.get("no_sync")):
         fields["grad_sync"] = GradSync.STEP
     fields |= _communication(run, tp)
     if truth(run.features.get("torch_compile")) and not stack.compiles_layers:
@@ -106,7 +106,7 @@ def unstated(run: Run, strategy: Strategy) -> tuple[str, ...]:
         "dispatcher": stated_dispatcher(run) is not None,
         "expert_overlap": "moe_a2a_overlap" in features,
         "quantized_weights": bool(low) or truth(features.get("fp8_param_gather")),
-        "grad_sync": False,
+        "grad_sync": truth(features.get("no_sync")),
         "fsdp_reshard": False,
         "etp": bool(run.parallelism.etp or _whole(run, "expert_tensor_parallel_size")),
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 from shardwise import catalog
 from shardwise.config import files
-from shardwise.config.capabilities import Capabilities
+from shardwise.config.capabilities import Capabilities, Values, is_among
 from shardwise.config.enums import AttentionKernel, Generation
 from shardwise.config.software.attention import attention_facts, kernel_of, runs_on
 from shardwise.config.software.record import (
@@ -590,7 +590,20 @@ def _with_values(
         for name, value in values.items()
         if not capabilities.allows(name, value)
     }
-    return capabilities.model_copy(update={"fields": {**capabilities.fields, **more}})
+    combinations = {
+        name: None if one is None else one.model_copy(update={"then": _with_each(one.then, values)})
+        for name, one in capabilities.combinations.items()
+    }
+    update = {"fields": {**capabilities.fields, **more}, "combinations": combinations}
+    return capabilities.model_copy(update=update)
+
+
+def _with_each(then: Mapping[str, Values], values: Mapping[str, Any]) -> Mapping[str, Values]:
+    """What a combination allows, and these values of its fields."""
+    return {
+        name: (*some, values[name]) if name in values and not is_among(values[name], some) else some
+        for name, some in then.items()
+    }
 
 
 def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
