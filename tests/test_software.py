@@ -266,3 +266,13 @@ def test_a_year_alone_means_each_of_its_months() -> None:
     assert weights == {"eager": pytest.approx(2 / 3), "chunked_logits": pytest.approx(1 / 3)}
     of_month = match_of("torchtune (2024-07)", System.load("a100-80gb-sxm"))
     assert {one.options["loss"] for one in of_month.candidates} == {"eager"}
+
+
+def test_plain_pytorch_has_its_own_loss_under_tensor_parallelism() -> None:
+    """Its figures are torchtitan's, which splits the loss; code of users need not."""
+    system, model = System.load("h200-sxm"), Model.load("llama3-8b")
+    stack = "PyTorch FSDP2 + torch.compile, 2026-04"
+    found = estimate(model, system, stack=stack, gpus=4, tp=2, gbs=16)
+    assert found.software.trainer == "pytorch"
+    with pytest.raises(InputError, match="splits the loss"):
+        estimate(model, system, stack="torchtitan-2025", gpus=4, tp=2, gbs=16, loss="eager")

@@ -150,11 +150,10 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
         return {}
     if truth(features.get("liger")):
         return {"loss": Loss.FUSED_LINEAR}
-    if truth(features.get("fused_cross_entropy")):
-        return {"loss_saved_bytes": _FOAK_LOSS}
-    if (run.model.pos_emb or "").startswith("learned") and is_pure(run, stack):
-        return {"loss_saved_bytes": _NARROW_LOSS}
-    return {}
+    learned = (run.model.pos_emb or "").startswith("learned")
+    narrow = {"loss_saved_bytes": _NARROW_LOSS} if learned and is_pure(run, stack) else {}
+    fused = truth(features.get("fused_cross_entropy"))
+    return {"loss_saved_bytes": _FOAK_LOSS} if fused else narrow
 
 
 def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]:
