@@ -438,7 +438,8 @@ class Stack(Sourced):
         Only `grouped_time_factor`, `grouped_half_flops` and the figures of fused kernels are read.
         """
         own = self.expert_kernel == kernel
-        own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
+        if kernel == ExpertKernel.FUSED:  # whose figures are of their own
+            own = len(self.fused_expert_recipes) > 0
         return self if own else Stack.load(EXPERT_KERNELS[kernel])
 
     @property

@@ -108,7 +108,8 @@ class Condition(ConfigBase):
     ] = ()
     when: Mapping[str, Any] = Field(default_factory=dict)
     """Facts of the run: `experts` and `many_experts`, whether the model has them; `attends_to_all`,
-    whether all its layers have attention over all keys; `says`, words of the description; `alone`,
+    whether all its layers have attention over all keys; `windows`, whether some attend to a
+    sliding window; `says`, words of the description; `alone`,
     whether it runs on one accelerator without offload or a stage of ZeRO; or an option that is
     stated or follows from an earlier fact. Of a list one must hold."""
     source: str = ""

@@ -189,7 +189,8 @@ def resolve(
     if model is not None:
         most = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
         kind = ("experts", most > 0), ("many_experts", most >= _MANY_EXPERTS)
-        kind = (*kind, ("attends_to_all", model.attends_to_all))
+        windows = any(one.window is not None for one in model.attentions)
+        kind = (*kind, ("attends_to_all", model.attends_to_all), ("windows", windows))
     return _resolved(record, places, kind, splits_context=cp > 1, alone=alone)
 
 
