@@ -499,6 +499,9 @@ class Stack(Sourced):
             raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
         fields = dict(value)
         if not {"base", "name"} & fields.keys():
+            if fields and not any(fields.values()):
+                names = " or ".join(map(str, fields))
+                raise ValueError(f"braces have fields of one stack; for several write '{names}'")
             raise ValueError("must name the stack that has the rest as base, or a name of its own")
         try:
             base = fields.pop("base", None)

@@ -163,6 +163,8 @@ class Trainer(ConfigBase):
     name: str
     names: tuple[str, ...] = Field(min_length=1)
     """Words that people write, in any case; the longest one in a text counts."""
+    makers: tuple[str, ...] = ()
+    """Words for who makes it, which mean it only where no trainer is named."""
     on: tuple[str, ...] = ("nvidia", "amd")
     """Families of accelerators that it runs on; empty: all."""
     kind: Literal["trainer", "library", "benchmark"] = "trainer"

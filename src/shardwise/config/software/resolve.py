@@ -50,6 +50,7 @@ _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
+_PATHS = ("/", ".", "~")
 _EARLY = re.compile(r"dev|a\d")
 
 
@@ -131,10 +132,18 @@ def is_description(value: object) -> TypeGuard[Software | str]:
     """Whether a value describes software: known words, and no name or file of a stack."""
     if not isinstance(value, str):
         return isinstance(value, Software)
-    if catalog.find("stacks", value) is not None or files.is_file_name(value):
+    if catalog.find("stacks", value) is not None:
         return False
     found = software_of(value)
+    repository = "/" in value and bool(found.trainer) and not value.startswith(_PATHS)
+    if files.is_file_name(value) and not (repository and not _is_file(value)):
+        return False
     return bool(found.trainer or found.engine or found.options)
+
+
+def _is_file(value: str) -> bool:
+    known = files.has_known_ending(value) or bool(files.file_and_name(value)[1])
+    return known or (not files.is_catalog_only() and files.exists(value))
 
 
 def match_of(
@@ -212,9 +221,11 @@ def _resolved(
         month=month, places=places, engine=software.engine, context=context, libraries=libraries
     )
     software = _with_kernel(software, at, conflicts)
+    named = _trainers(software, at, conflicts)
+    named = [one for one in named if _has_engine(one[1], software.engine)] or named
     meant = [
         (weight * share, chain, replace(at, engine=engine))
-        for weight, chain in _trainers(software, at, conflicts)
+        for weight, chain in named
         for share, engine in _engines(software, chain, replace(at, engine=None))
     ]
     meant = [one for one in meant if one[2].has_stage] or meant
@@ -394,6 +405,12 @@ def _engines(
             total = sum(weights.values())
             return [(weight / total, one) for one, weight in weights.items()]
     return [(1.0, stated)]
+
+
+def _has_engine(chain: tuple[Trainer, ...], stated: Engine | None) -> bool:
+    """Whether the back end of these trainers has the engine that is stated, as far as is known."""
+    runs = _engines_of(chain[1:]) if _has_backend(chain) else set()
+    return stated is None or not runs or any(stated.covers(e) or e.covers(stated) for e in runs)
 
 
 def _has_backend(chain: tuple[Trainer, ...]) -> bool:
@@ -660,10 +677,12 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
     same = [name for name in releases if _same(_version(name), wanted)]
     if wanted and same:
         return releases[max(same, key=_version)], False
-    if tag := re.match(r"(2\d)\.(0[1-9]|1[0-2])(?!\d)", release):
-        return f"20{tag[1]}-{tag[2]}", False
-    before = [name for name in releases if _version(name) <= wanted]
-    known = max(before, key=_version) if before else min(releases, key=_version, default="")
+    if tag := re.match(r"(2\d)\.(0?[1-9]|1[0-2])(?!\d)", release):
+        return f"20{tag[1]}-{int(tag[2]):02}", False
+    # Megatron-LM counts from 0 again after 3.
+    major = [name for name in releases if _version(name)[:1] == wanted[:1]] or list(releases)
+    before = [name for name in major if _version(name) <= wanted]
+    known = max(before, key=_version) if before else min(major, key=_version, default="")
     return releases.get(known, ""), _version(known)[:2] != wanted[:2]
 
 
