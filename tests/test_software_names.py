@@ -61,7 +61,7 @@ def test_software_that_is_not_known_says_so():
 
 
 @pytest.mark.parametrize("text", ["torchforge", "SimpleFSDP", "VeOmni", "BMTrain", "Alpa"])
-def test_names_with_known_parts_are_not_taken_for_them(text):
+def test_names_with_known_parts_are_not_mistaken_for_them(text):
     """A trainer that is not known is unknown, whatever its name contains."""
     assert _match(text, "h100-sxm", "2025-01").how == "unknown"
 
