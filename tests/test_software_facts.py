@@ -29,7 +29,7 @@ COMING = {
 FAMILIES = {one.family for one in Generation}
 SYSTEMS = {part for name in catalog.names("systems") for part in (name, *name.split("-"))}
 PLACES = FAMILIES | {one.value for one in Generation} | SYSTEMS
-CONDITIONS = {"experts", "many_experts", "attends_to_all", "says", "alone"}
+CONDITIONS = {"experts", "many_experts", "attends_to_all", "windows", "says", "alone"}
 each_trainer = pytest.mark.parametrize("trainer", trainers().values(), ids=list(trainers()))
 
 

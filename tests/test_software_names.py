@@ -6,8 +6,10 @@ import pytest
 import yaml
 
 from shardwise import Model, Stack, Strategy, System, estimate, estimate_many
-from shardwise.config.software.resolve import Match, resolve
+from shardwise.config.enums import ExpertKernel
+from shardwise.config.software.resolve import Match, is_description, resolve
 from shardwise.config.software.words import software_of
+from shardwise.errors import InputError
 
 NAMES = yaml.safe_load((Path(__file__).parent / "data" / "software_names.yaml").read_text("utf-8"))
 
@@ -56,6 +58,55 @@ def test_software_that_is_not_known_says_so():
     assert match.how == "unknown"
     assert match.stack.name == "unknown"
     assert match.notes
+
+
+@pytest.mark.parametrize("text", ["torchforge", "SimpleFSDP", "VeOmni", "BMTrain", "Alpa"])
+def test_names_with_known_parts_are_not_mistaken_for_them(text):
+    """A trainer that is not known is unknown, whatever its name contains."""
+    assert _match(text, "h100-sxm", "2025-01").how == "unknown"
+
+
+def test_repositories_and_containers_are_descriptions():
+    """Text with a slash is software where it names a trainer and no file is meant."""
+    for text in ("nvcr.io/nvidia/nemo:25.04", "torchtitan/HF Trainer"):
+        assert is_description(text)
+    for text in ("./torchtitan", "stacks/torchtitan.yaml", "some/folder"):
+        assert not is_description(text)
+
+
+def test_a_list_in_braces_says_how_to_write_several():
+    """Braces have fields of a stack."""
+    with pytest.raises(InputError, match="for several write 'HF Trainer or torchtitan'"):
+        Strategy(stack="{HF Trainer, torchtitan}")
+
+
+def test_fused_experts_have_the_figures_of_fused_kernels():
+    """Figures of grouped kernels are not those of fused ones, whichever a stack runs."""
+    grouped = Stack.load("megatron-bridge-fused")
+    fused = grouped.model_copy(update={"expert_kernel": ExpertKernel.FUSED})
+    figures = fused.with_expert_kernel(ExpertKernel.FUSED)
+    assert figures == Stack.load("megatron-bridge-nvl72")
+    assert grouped.with_expert_kernel(ExpertKernel.GROUPED) is grouped
+
+
+@pytest.mark.parametrize(
+    ("text", "on", "weights"),
+    [("NeMo 25.04", "h100-sxm", True), ("MLPerf Training v5.0, NeMo", "b200-sxm", True)],
+)
+def test_recipes_of_nemo_keep_weights_in_fp8(text, on, weights):
+    """From fp8 follows that weights are gathered in it."""
+    match = resolve(text, System.load(on), Model.load("llama3-8b"), {"quantization": "fp8_tensor"})
+    assert {one.options.get("quantized_weights") for one in match.candidates} == {weights}
+    match = resolve(text, System.load(on), Model.load("llama3-8b"))
+    assert {one.options.get("quantized_weights") for one in match.candidates} == {None}
+
+
+@pytest.mark.parametrize(("on", "graphs"), [("gb200-nvl72", "none"), ("gb300-nvl72", "partial")])
+def test_recipes_with_windows_send_tokens_without_hybridep(on, graphs):
+    """Performance recipes of gpt-oss in bf16."""
+    match = _match("Megatron-Bridge 0.5 performance recipe", on, model="gpt-oss-120b")
+    options = match.candidates[0].options
+    assert (options["dispatcher"], options["cuda_graphs"]) == ("all_to_all", graphs)
 
 
 @pytest.mark.parametrize("zero", range(4))

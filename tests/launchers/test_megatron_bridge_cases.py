@@ -110,6 +110,10 @@ def test_fused_experts_are_inferred_in_low_precision_and_not_for_offload() -> No
         stack = strategy_of(BRIDGE % more + precision)["stack"]
         name = stack if isinstance(stack, str) else stack["base"]
         assert name == ("megatron-bridge-nvl72" if rack else "megatron-bridge-2026")
+        text = LaunchText(source="job.yaml", text=BRIDGE % more + precision)
+        notes = [one.option for one in LAUNCHER.read(text).not_understood]
+        unused = not rack and more == experts
+        assert ("model.use_transformer_engine_op_fuser" in notes) == unused
 
 
 def test_a_format_of_checkpoints_that_nobody_saves_is_no_fault() -> None:

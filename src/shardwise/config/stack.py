@@ -438,7 +438,8 @@ class Stack(Sourced):
         Only `grouped_time_factor`, `grouped_half_flops` and the figures of fused kernels are read.
         """
         own = self.expert_kernel == kernel
-        own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
+        if kernel == ExpertKernel.FUSED:  # whose figures are of their own
+            own = len(self.fused_expert_recipes) > 0
         return self if own else Stack.load(EXPERT_KERNELS[kernel])
 
     @property
@@ -498,6 +499,9 @@ class Stack(Sourced):
             raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
         fields = dict(value)
         if not {"base", "name"} & fields.keys():
+            if fields and not any(fields.values()):
+                names = " or ".join(map(str, fields))
+                raise ValueError(f"braces have fields of one stack; for several write '{names}'")
             raise ValueError("must name the stack that has the rest as base, or a name of its own")
         try:
             base = fields.pop("base", None)

@@ -108,7 +108,8 @@ class Condition(ConfigBase):
     ] = ()
     when: Mapping[str, Any] = Field(default_factory=dict)
     """Facts of the run: `experts` and `many_experts`, whether the model has them; `attends_to_all`,
-    whether all its layers have attention over all keys; `says`, words of the description; `alone`,
+    whether all its layers have attention over all keys; `windows`, whether some attend to a
+    sliding window; `says`, words of the description; `alone`,
     whether it runs on one accelerator without offload or a stage of ZeRO; or an option that is
     stated or follows from an earlier fact. Of a list one must hold."""
     source: str = ""
@@ -162,6 +163,8 @@ class Trainer(ConfigBase):
     name: str
     names: tuple[str, ...] = Field(min_length=1)
     """Words that people write, in any case; the longest one in a text counts."""
+    makers: tuple[str, ...] = ()
+    """Words for who makes it, which mean it only where no trainer is named."""
     on: tuple[str, ...] = ("nvidia", "amd")
     """Families of accelerators that it runs on; empty: all."""
     kind: Literal["trainer", "library", "benchmark"] = "trainer"

@@ -54,6 +54,7 @@ _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
+_PATHS = ("/", ".", "~")
 _EARLY = re.compile(r"dev|a\d")
 
 
@@ -135,10 +136,18 @@ def is_description(value: object) -> TypeGuard[Software | str]:
     """Whether a value describes software: known words, and no name or file of a stack."""
     if not isinstance(value, str):
         return isinstance(value, Software)
-    if catalog.find("stacks", value) is not None or files.is_file_name(value):
+    if catalog.find("stacks", value) is not None:
         return False
     found = software_of(value)
+    repository = "/" in value and bool(found.trainer) and not value.startswith(_PATHS)
+    if files.is_file_name(value) and not (repository and not _is_file(value)):
+        return False
     return bool(found.trainer or found.engine or found.options)
+
+
+def _is_file(value: str) -> bool:
+    known = files.has_known_ending(value) or bool(files.file_and_name(value)[1])
+    return known or (not files.is_catalog_only() and files.exists(value))
 
 
 def match_of(
@@ -193,7 +202,8 @@ def resolve(
     if model is not None:
         most = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
         kind = ("experts", most > 0), ("many_experts", most >= _MANY_EXPERTS)
-        kind = (*kind, ("attends_to_all", model.attends_to_all))
+        windows = any(one.window is not None for one in model.attentions)
+        kind = (*kind, ("attends_to_all", model.attends_to_all), ("windows", windows))
     return _resolved(record, places, kind, splits_context=cp > 1, alone=alone)
 
 
@@ -220,9 +230,11 @@ def _resolved(
         libraries=libraries,
     )
     software = _with_kernel(software, at, conflicts)
+    named = _trainers(software, at, conflicts)
+    named = [one for one in named if _has_engine(one[1], software.engine)] or named
     meant = [
         (weight * share, chain, replace(at, engine=engine))
-        for weight, chain in _trainers(software, at, conflicts)
+        for weight, chain in named
         for engine, share in _over_months(partial(_engines, software, chain), at)
     ]
     meant = [one for one in meant if one[2].has_stage] or meant
@@ -411,6 +423,12 @@ def _engines(
             total = sum(weights.values())
             return {one: weight / total for one, weight in weights.items()}
     return {stated: 1.0}
+
+
+def _has_engine(chain: tuple[Trainer, ...], stated: Engine | None) -> bool:
+    """Whether the back end of these trainers has the engine that is stated, as far as is known."""
+    runs = _engines_of(chain[1:]) if _has_backend(chain) else set()
+    return stated is None or not runs or any(stated.covers(e) or e.covers(stated) for e in runs)
 
 
 def _has_backend(chain: tuple[Trainer, ...]) -> bool:
@@ -714,10 +732,12 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
     same = [name for name in releases if _same(_version(name), wanted)]
     if wanted and same:
         return releases[max(same, key=_version)], False
-    if tag := re.match(r"(2\d)\.(0[1-9]|1[0-2])(?!\d)", release):
-        return f"20{tag[1]}-{tag[2]}", False
-    before = [name for name in releases if _version(name) <= wanted]
-    known = max(before, key=_version) if before else min(releases, key=_version, default="")
+    if tag := re.match(r"(2\d)\.(0?[1-9]|1[0-2])(?!\d)", release):
+        return f"20{tag[1]}-{int(tag[2]):02}", False
+    # Megatron-LM counts from 0 again after 3.
+    major = [name for name in releases if _version(name)[:1] == wanted[:1]] or list(releases)
+    before = [name for name in major if _version(name) <= wanted]
+    known = max(before, key=_version) if before else min(major, key=_version, default="")
     return releases.get(known, ""), _version(known)[:2] != wanted[:2]
 
 

@@ -19,14 +19,15 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _WHEEL = re.compile(r"(?<![a-z0-9])cu(1\d)(\d)(?!\d)", re.IGNORECASE)  # of CUDA: cu128
-_YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)[-./](0[1-9]|1[0-2])(?!\d)")
+_YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)(?:[-./](0[1-9]|1[0-2])(?!\d)|\.([1-9])(?=\.\d))")
+_NIGHTLY = re.compile(r"\.dev(20[12]\d)(0[1-9]|1[0-2])\d\d")
 _YEAR = re.compile(r"(?<![\d.])(20[12]\d)(?![\d.])")
 _CONTAINER = re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?:[.\d]*)(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Meaning:
-    """What a phrase stands for: a trainer, an engine, a library or the value of a field."""
+    """What a phrase stands for: a trainer, its maker, an engine, a library, or a field's value."""
 
     kind: str
     value: Any
@@ -41,16 +42,18 @@ def software_of(text: str) -> Software:
     'deepspeed3'
     """
     found = list(_meanings(text))
-    named = list(dict.fromkeys(one.value for one, _ in found if one.kind == "trainer"))
+    kinds = {one.kind for one, _ in found}
+    kind = "trainer" if "trainer" in kinds else "maker"
+    named = list(dict.fromkeys(one.value for one, _ in found if one.kind == kind))
     engines = [one.value for one, _ in found if one.kind == "engine"]
     libraries: dict[str, str] = {}
     options: dict[str, Any] = {}
     releases: dict[str, str] = {}
     for one, end in found:
         version = _VERSION.match(text, end)
-        if one.kind == "trainer" and version is not None:
+        if one.kind == kind and version is not None:
             releases.setdefault(one.value, version[1])
-        if one.kind in ("trainer", "library") and version is not None:
+        if one.kind in (kind, "library") and version is not None:
             libraries.setdefault(one.value, version[1])
         if one.kind == "option":
             options |= one.value
@@ -97,7 +100,11 @@ def _phrases() -> _Phrases:
     words = option_words()
     each: list[tuple[str, Any, Iterable[str]]]
     usual = sorted(trainers().values(), key=lambda one: "nvidia" not in one.on)
-    each = [("trainer", one.name, (one.name, *one.names)) for one in usual]
+    each = [("maker", one.name, one.makers) for one in usual]
+    each += [
+        ("trainer", one.name, [n for n in (one.name, *one.names) if n not in one.makers])
+        for one in usual
+    ]
     each += [("library", name, phrases) for name, phrases in words["libraries"].items()]
     each += [
         ("option", {one["field"]: one["value"]}, tuple(one["words"])) for one in words["options"]
@@ -136,9 +143,9 @@ def lineage(name: str) -> list[str]:
 
 
 def _month(text: str, release: str) -> str:
-    """Month of a text: written as such, of a container's tag, or its year."""
-    if found := _YEAR_MONTH.search(text):
-        return f"{found[1]}-{found[2]}"
+    """Month of a text: written as such, of a nightly or a container, or its year."""
+    if found := _YEAR_MONTH.search(text) or _NIGHTLY.search(text):
+        return f"{found[1]}-{int(found[2] or found[3]):02}"
     if found := _YEAR.search(text):
         return found[1]
     if (found := _CONTAINER.search(text)) and found[0] != release:

@@ -454,6 +454,7 @@ def _read_offload(reading: CoreReading) -> None:
         reading.note("cpu_offloading_num_layers", "activations of some layers only: not modeled")
     modules = reading.words("offload_modules")
     fused = reading.flag("use_transformer_engine_op_fuser")
+    fused &= reading.strategy.get("quantization") not in reading.stack.fused_expert_recipes
     if fused and _FUSED_MODULE not in modules and reading.experts():
         reading.note("use_transformer_engine_op_fuser", "predicted without")
     if not reading.flag("fine_grained_activation_offloading"):

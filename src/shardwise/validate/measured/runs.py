@@ -30,7 +30,7 @@ from shardwise.config import files
 from shardwise.config.base import MOST, ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.software.record import Software
-from shardwise.config.software.resolve import match_of
+from shardwise.config.software.resolve import DECIDING_FIELDS, match_of
 from shardwise.config.software.words import software_of
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -224,7 +224,8 @@ class Run(ConfigBase):
         own = self.strategy.model_fields_set - {*self.unstated, "stack"}
         stated = {name: getattr(self.strategy, name) for name in own}
         found = []
-        for one in match_of(self.software, self.system, self.model).candidates:
+        deciding = {name: stated[name] for name in DECIDING_FIELDS if name in stated}
+        for one in match_of(self.software, self.system, self.model, deciding).candidates:
             fields = stated | {"stack": one.stack, "any_software": True}
             strategy = Strategy.validated(fields, source=self.id)
             found.append((one.weight, self.model_copy(update={"strategy": strategy})))
