@@ -22,8 +22,9 @@ T = TypeVar("T")
 # sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
-# Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 20
+# Results of so many rows are saved; of each kind, those of so many models or pairs of a model and a
+# system.
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 8
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -186,7 +187,7 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-_known: dict[tuple[int, ...], tuple[tuple[object, ...], Any]] = {}
+_known: dict[Hashable, dict[tuple[int, ...], tuple[tuple[object, ...], Any]]] = {}
 _lock = Lock()
 
 
@@ -196,14 +197,24 @@ def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     return rows
 
 
-def known_of(make: Callable[[], T], *owners: object) -> T:
-    """Return what is known of some objects between calls; at first it is made."""
+def known_of(make: Callable[[], T], kind: Hashable, *owners: object, most: int = _MOST_OWNERS) -> T:
+    """Return what is known of some objects between calls; at first it is made.
+
+    Parameters
+    ----------
+    most
+        Of so many owners results of this kind are saved.
+    """
     key = tuple(map(id, owners))
+    with _lock:
+        saved = _known.setdefault(kind, {}).get(key)
+    saved = (owners, make()) if saved is None else saved
     with _lock:  # with the owners, so that no others get their ids; those used last are the last
-        saved = _known.pop(key) if key in _known else (owners, make())
-        _known[key] = saved
-        if len(_known) > _MOST_OWNERS:
-            del _known[next(iter(_known))]
+        known = _known.setdefault(kind, {})
+        known.pop(key, None)
+        known[key] = saved
+        if len(known) > most:
+            del known[next(iter(known))]
     found: T = saved[1]
     return found
 

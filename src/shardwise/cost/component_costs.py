@@ -304,7 +304,7 @@ def by_kernels(links: Distinct[Links]) -> Distinct[Links]:
 def _totals_of_block(model: Model, inputs: OperationInputs, links: Links) -> Totals:
     costs = list(_operation_costs(model, inputs, links))
     return Totals(
-        kernels=_kernel_totals(model, inputs, costs, saved=not links.several_systems),
+        kernels=_kernel_totals(model, inputs, costs, saved=links.one_accelerator),
         communication=tuple(layer_communication(listed) for _, _, listed in costs),
         position=np.asarray(links.kernels),
     )

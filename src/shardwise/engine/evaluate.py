@@ -24,7 +24,7 @@ from shardwise.cost.component_costs import (
     summed,
 )
 from shardwise.cost.layer_cost import LayerBytes, WeightBytes
-from shardwise.distinct import Distinct, evaluate_distinct, take
+from shardwise.distinct import Distinct, evaluate_distinct, known_of, take
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step import Step
 from shardwise.engine.step_time import step_times
@@ -74,9 +74,10 @@ class Evaluation(PeakMemory, Timing):
 
     @cached_property
     def parts(self) -> Sequence[ComponentOperations]:
-        """Operations of each component with their costs."""
+        """Operations of each component with their costs; they read no more than `step.costs`."""
         step = self.step
-        return operation_costs(step.model, step.system, step.table, step.extents)
+        given = step.model, step.system, step.table, step.extents
+        return known_of(partial(operation_costs, *given), operation_costs, step.costs)
 
 
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
