@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from shardwise.arrays import ONLY_ROW, Column, Ints, gather, joined, rows_of
+from shardwise.frozen import frozen
 from shardwise.records import dataclass, is_dataclass
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-_known: dict[Hashable, dict[tuple[int, ...], tuple[tuple[object, ...], Any]]] = {}
+_known: dict[object, dict[tuple[int, ...], tuple[tuple[object, ...], Any]]] = {}
 _lock = Lock()
 
 
@@ -197,7 +198,7 @@ def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     return rows
 
 
-def known_of(make: Callable[[], T], kind: Hashable, *owners: object, most: int = _MOST_OWNERS) -> T:
+def known_of(make: Callable[[], T], kind: object, *owners: object, most: int = _MOST_OWNERS) -> T:
     """Return what is known of some objects between calls; at first it is made.
 
     Parameters
@@ -245,6 +246,33 @@ class KnownReads(Generic[T]):
         if len(known) >= most:
             known.pop(next(iter(known)), None)
         known[values(row)] = result
+
+
+def known_row(
+    formula: Callable[[set[str]], T],
+    row: Mapping[str, object],
+    kind: object,
+    *owners: object,
+    most: int,
+) -> T:
+    """Return what a formula finds for one row, as it was found for one that agrees in what it read.
+
+    Parameters
+    ----------
+    formula
+        Adds the names of what it reads to a set; see `SeenRow`.
+    row
+        Values of the row by name.
+    most
+        Results of so many rows are saved, of the same owners.
+    """
+    known: KnownReads[T] = known_of(KnownReads, kind, *owners)
+    found = known.find(row)
+    if found is None:
+        names: set[str] = set()
+        found = frozen(formula(names))
+        known.save(row, names, found, most)
+    return found
 
 
 class SeenRow:

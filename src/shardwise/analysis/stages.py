@@ -1,7 +1,7 @@
 """Memory and time of every pipeline stage of one strategy."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from shardwise.engine.memory import (
     reserved_bytes,
     stage_memory,
 )
-from shardwise.engine.zero import stage_parameters
+from shardwise.engine.zero import Shares, stage_parameters
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
 from shardwise.records import replace
@@ -149,7 +149,6 @@ def _replaced(part: LayerCost, found: Walk) -> LayerCost:
     return replace(part, bytes=size)
 
 
-_PEAKS = ("peak", "forward_peak", "backward_peak")
 _OF_WEIGHTS = ("weights", "gradients", "optimizer")
 
 
@@ -182,7 +181,8 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
     passes, names = known_of(partial(_by_pass, evaluation), _by_pass, blocks, most=_MOST_KNOWN)
     stage = np.arange(int(table.pp[0]))
     run = by_stage(step.groups)
-    memory = stage_memory(table, blocks, run, stage)
+    shares = Shares.of(table, blocks)
+    memory = stage_memory(table, blocks, run, stage, shares)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
         memory.total,
@@ -201,13 +201,20 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
         stage=stage,
     ) * np.where(table.training, 1.0, 0.0)
     experts = expert_memory(table, blocks, run, memory)
-    peaks = [_peaks(memory, blocks, names)]
-    if table.training[0]:
-        for name, costs in passes.items():
-            of_pass = stage_memory(table, costs, run, stage, phase=name)
-            peaks.append(_peaks(of_pass, costs, names))
+    peaks = _peaks(memory, blocks, names)
+
+    @cache
+    def peaks_of(phase: PassName) -> list[Peak]:
+        costs = passes[phase]
+        return _peaks(stage_memory(table, costs, run, stage, shares, phase), costs, names)
+
+    phases: tuple[PassName, ...] = ("forward", "backward") if table.training[0] else ()
     return tuple(
-        StageEstimate(
+        StageEstimate.deferring(
+            {
+                f"{phase}_peak": partial(lambda *at: peaks_of(at[0])[at[1]], phase, i)
+                for phase in phases
+            },
             stage=i,
             layers=int(run.layers[i]),
             parameters=float(parameters[i]),
@@ -215,8 +222,8 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
             micro_batch_s=float(forward[i] + backward[i]),
             forward_s=float(forward[i]),
             backward_s=float(backward[i]),
-            **memory_record(memory, float(reserved[i]), step.system, i).to_dict(),
-            **{name: found[i] for name, found in zip(_PEAKS, peaks, strict=False)},
+            **vars(memory_record(memory, float(reserved[i]), step.system, i)),
+            peak=peaks[i],
             **_dense_and_experts(memory, experts, (dense, expert), i),
         )
         for i in stage.tolist()
