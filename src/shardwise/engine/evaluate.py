@@ -93,13 +93,6 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     )
 
 
-def step_time_s(model: Model, system: System, table: Table) -> Floats:
-    """Time of the step alone [s]; result of `evaluate`, without the memory."""
-    placed = PlacedCosts.of(model, system, table)
-    extents, costs = placed.extents.of_all(), placed.components.of_all()
-    return timed(model, system, table, extents, costs, placed.stages.of_all()).step_time_s
-
-
 def peak_memory(
     table: Table,
     costs: ComponentCosts | Distinct[ComponentCosts],
