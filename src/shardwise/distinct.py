@@ -257,14 +257,7 @@ def known_row(
 ) -> T:
     """Return what a formula finds for one row, as it was found for one that agrees in what it read.
 
-    Parameters
-    ----------
-    formula
-        Adds the names of what it reads to a set; see `SeenRow`.
-    row
-        Values of the row by name.
-    most
-        Results of so many rows are saved, of the same owners.
+    It adds the names of what it reads to a set; see `SeenRow` and `KnownReads`.
     """
     known: KnownReads[T] = known_of(KnownReads, kind, *owners)
     found = known.find(row)
