@@ -31,13 +31,13 @@ def test_strategies_together_are_those_alone(stated):
 
 def test_slower_and_faster_links_are_evaluated_once_for_all_plans(monkeypatch):
     """The intervals of all plans of a search need one evaluation, however many plans."""
-    calls, step_time_s = [], assumed_network.step_time_s
+    calls, timed = [], assumed_network.timed
 
-    def counting(model, system, table):
+    def counting(model, system, table, *placed):
         calls.append(len(table))
-        return step_time_s(model, system, table)
+        return timed(model, system, table, *placed)
 
-    monkeypatch.setattr(assumed_network, "step_time_s", counting)
+    monkeypatch.setattr(assumed_network, "timed", counting)
     found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, tp=[1, 2], pp=1, zero=1, cp=1)
     assert all(plan.interval for plan in found.advised)
     assert calls == [2 * len(found.advised)]

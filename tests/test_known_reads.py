@@ -84,6 +84,26 @@ def test_single_rows_are_the_same_whatever_is_known(
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("kind", ["llama2-7b", "mixtral-8x7b"])
+def test_estimates_are_the_same_whatever_is_known(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges, other networks, peaks of passes and probabilities: to the last digit."""
+    drawn = [
+        {"zero": zero, "recompute": recompute, "gbs": 64 * batch}
+        for zero, recompute in ((1, "none"), (3, "full"))
+        for batch in (1, 2)
+    ]
+
+    def found(fields: dict[str, Any]) -> dict[str, Any]:
+        return estimate(kind, "h100-sxm", gpus=32, tp=4, pp=2, **fields).to_dict()
+
+    first, again = ([found(fields) for fields in drawn] for _ in range(2))
+    for fields, one, other in zip(drawn, first, again, strict=True):
+        monkeypatch.setattr(distinct, "_known", {})
+        assert one == other == found(fields)
+
+
 def test_a_rule_is_named_each_time_that_a_strategy_breaks_it() -> None:
     """Whatever legal strategies were estimated before and since."""
     fields: dict[str, Any] = {"gpus": 16, "global_batch_size": 32}

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from shardwise.arrays import ONLY_ROW, Column, Ints, gather, joined, rows_of
+from shardwise.frozen import frozen
 from shardwise.records import dataclass, is_dataclass
 
 T = TypeVar("T")
@@ -22,8 +23,9 @@ T = TypeVar("T")
 # sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
-# Results of so many rows are saved, and of so many models or pairs of a model and a system.
-_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 20
+# Results of so many rows are saved; of each kind, those of so many models or pairs of a model and a
+# system.
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 8
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
@@ -186,7 +188,7 @@ def _row_keys(columns: Sequence[Column]) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
-_known: dict[tuple[int, ...], tuple[tuple[object, ...], Any]] = {}
+_known: dict[object, dict[tuple[int, ...], tuple[tuple[object, ...], Any]]] = {}
 _lock = Lock()
 
 
@@ -196,14 +198,24 @@ def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
     return rows
 
 
-def known_of(make: Callable[[], T], *owners: object) -> T:
-    """Return what is known of some objects between calls; at first it is made."""
+def known_of(make: Callable[[], T], kind: object, *owners: object, most: int = _MOST_OWNERS) -> T:
+    """Return what is known of some objects between calls; at first it is made.
+
+    Parameters
+    ----------
+    most
+        Of so many owners results of this kind are saved.
+    """
     key = tuple(map(id, owners))
+    with _lock:
+        saved = _known.setdefault(kind, {}).get(key)
+    saved = (owners, make()) if saved is None else saved
     with _lock:  # with the owners, so that no others get their ids; those used last are the last
-        saved = _known.pop(key) if key in _known else (owners, make())
-        _known[key] = saved
-        if len(_known) > _MOST_OWNERS:
-            del _known[next(iter(_known))]
+        known = _known.setdefault(kind, {})
+        known.pop(key, None)
+        known[key] = saved
+        if len(known) > most:
+            del known[next(iter(known))]
     found: T = saved[1]
     return found
 
@@ -234,6 +246,26 @@ class KnownReads(Generic[T]):
         if len(known) >= most:
             known.pop(next(iter(known)), None)
         known[values(row)] = result
+
+
+def known_row(
+    formula: Callable[[set[str]], T],
+    row: Mapping[str, object],
+    kind: object,
+    *owners: object,
+    most: int,
+) -> T:
+    """Return what a formula finds for one row, as it was found for one that agrees in what it read.
+
+    It adds the names of what it reads to a set; see `SeenRow` and `KnownReads`.
+    """
+    known: KnownReads[T] = known_of(KnownReads, kind, *owners)
+    found = known.find(row)
+    if found is None:
+        names: set[str] = set()
+        found = frozen(formula(names))
+        known.save(row, names, found, most)
+    return found
 
 
 class SeenRow:

@@ -232,7 +232,7 @@ class _Rows:
     @cached_property
     def networks(self) -> list[AssumedNetwork | None]:
         """Of each row."""
-        return assumed_networks(self.model, self.system, self.table)
+        return assumed_networks(self.result)
 
     @cached_property
     def mixer_kernels(self) -> list[tuple[MixerKernels, ...]]:

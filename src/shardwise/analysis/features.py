@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shardwise import catalog
 from shardwise.config.model import Model
@@ -17,6 +18,7 @@ from shardwise.config.roles import PLACED, Group
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
+from shardwise.distinct import SeenRow, known_row
 from shardwise.parallel.effects import idle_rows, kinds_of
 from shardwise.records import dataclass, replace
 
@@ -34,6 +36,8 @@ _FIELDS = {
 modules with adapters of their own are no more than adapters."""
 
 
+_MOST_KNOWN = 1 << 10
+"""Rows whose features are saved."""
 _OF_STACKS = Stack.model_fields
 # Words that are no feature: what runs that do not set the field do, and types of frozen weights
 # that measured runs have had before there was a field for them.
@@ -72,7 +76,16 @@ def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
     """
     if not table.training[0]:
         return ()
-    return tuple(one for one in features_of(model, table) if one not in measured_features().used)
+    row = table.only_row()
+
+    def found(names: set[str]) -> tuple[str, ...]:
+        seen: Any = table if row is None else SeenRow(table, names)
+        used = measured_features().used
+        return tuple(one for one in features_of(model, seen) if one not in used)
+
+    if row is None:
+        return found(set())
+    return known_row(found, row, unmeasured_features, model, *table.stacks, most=_MOST_KNOWN)
 
 
 def features_of(model: Model, table: Table) -> tuple[str, ...]:

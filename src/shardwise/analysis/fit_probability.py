@@ -38,7 +38,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import stored_bytes
+from shardwise.cost.component_costs import known_bytes
 from shardwise.engine.evaluate import PeakMemory, peak_memory
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
@@ -191,7 +191,7 @@ def plan_probability(
     loaded = loaded_unevenly(model, table, stated=stated)
     if loaded is not table or holding is None:
         stages = distinct_stage_groups(model, loaded)
-        holding = peak_memory(loaded, stored_bytes(model, loaded), stages)
+        holding = peak_memory(loaded, known_bytes(model, loaded), stages)
     tiers = table.on(system).accelerator.memory
     found = fits_probability(holding.memory.total, tiers[0].capacity, Margins.of(system, table))
     if len(tiers) > 1:

@@ -8,7 +8,7 @@ for it (`analysis.variation`).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class ErrorLevels:
     sources: int
 
 
+@lru_cache(maxsize=1 << 8)
 def uncertainty_of(
     one: RunFeatures, known: ValidatedRuns, *, without: str | None = None, kernels: int = 0
 ) -> Uncertainty:

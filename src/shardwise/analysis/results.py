@@ -174,7 +174,7 @@ class WeightMemory(Result):
     optimizer: float
 
 
-class StageEstimate(Memory):
+class StageEstimate(Deferred, Memory):
     """One pipeline stage: memory of one of its ranks, and time per micro-batch."""
 
     stage: int

@@ -23,10 +23,9 @@ def interval_factors(
     """
     counted = count_parameters(model)
     found: list[tuple[float, float] | None] = []
-    networks = assumed_networks(model, system, table)
     result = evaluate(model, system, table)
     kernels = mixer_kernels(result)
-    for row, network in enumerate(networks):
+    for row, network in enumerate(assumed_networks(result)):
         one = table.take(np.array([row]))
         host, step_s = assumed_host(model, system, one), float(result.step_time_s[row])
         interval = interval_of(

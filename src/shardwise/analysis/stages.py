@@ -1,6 +1,7 @@
 """Memory and time of every pipeline stage of one strategy."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_
 from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, summed
 from shardwise.cost.layer_cost import LayerCost
 from shardwise.cost.operations import OperationCost
+from shardwise.distinct import known_of
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import (
     MEMORY_PARTS,
@@ -24,10 +26,15 @@ from shardwise.engine.memory import (
     reserved_bytes,
     stage_memory,
 )
-from shardwise.engine.zero import stage_parameters
+from shardwise.engine.zero import Shares, stage_parameters
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
 from shardwise.records import replace
+
+_Names = list[tuple[str, list[str]]]
+"""Operations of each component, in forward order, and those of the head that train weights."""
+# Rows whose costs of each pass are saved: each is some 50 KB.
+_MOST_KNOWN = 256
 
 
 def costs_by_pass(
@@ -142,7 +149,6 @@ def _replaced(part: LayerCost, found: Walk) -> LayerCost:
     return replace(part, bytes=size)
 
 
-_PEAKS = ("peak", "forward_peak", "backward_peak")
 _OF_WEIGHTS = ("weights", "gradients", "optimizer")
 
 
@@ -172,10 +178,11 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
 def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
     """Memory and time of every pipeline stage of a table of one row."""
     step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
-    parts = evaluation.parts
+    passes, names = known_of(partial(_by_pass, evaluation), _by_pass, blocks, most=_MOST_KNOWN)
     stage = np.arange(int(table.pp[0]))
     run = by_stage(step.groups)
-    memory = stage_memory(table, blocks, run, stage)
+    shares = Shares.of(table, blocks)
+    memory = stage_memory(table, blocks, run, stage, shares)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
         memory.total,
@@ -194,14 +201,20 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
         stage=stage,
     ) * np.where(table.training, 1.0, 0.0)
     experts = expert_memory(table, blocks, run, memory)
-    peaks = [_peaks(memory, blocks, parts)]
-    if table.training[0]:
-        names: tuple[PassName, ...] = ("forward", "backward")
-        for name, costs in zip(names, costs_by_pass(table, blocks, parts), strict=True):
-            of_pass = stage_memory(table, costs, run, stage, phase=name)
-            peaks.append(_peaks(of_pass, costs, parts))
+    peaks = _peaks(memory, blocks, names)
+
+    @cache
+    def peaks_of(phase: PassName) -> list[Peak]:
+        costs = passes[phase]
+        return _peaks(stage_memory(table, costs, run, stage, shares, phase), costs, names)
+
+    phases: tuple[PassName, ...] = ("forward", "backward") if table.training[0] else ()
     return tuple(
-        StageEstimate(
+        StageEstimate.deferring(
+            {
+                f"{phase}_peak": partial(lambda *at: peaks_of(at[0])[at[1]], phase, i)
+                for phase in phases
+            },
             stage=i,
             layers=int(run.layers[i]),
             parameters=float(parameters[i]),
@@ -209,12 +222,21 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
             micro_batch_s=float(forward[i] + backward[i]),
             forward_s=float(forward[i]),
             backward_s=float(backward[i]),
-            **memory_record(memory, float(reserved[i]), step.system, i).to_dict(),
-            **{name: found[i] for name, found in zip(_PEAKS, peaks, strict=False)},
+            **vars(memory_record(memory, float(reserved[i]), step.system, i)),
+            peak=peaks[i],
             **_dense_and_experts(memory, experts, (dense, expert), i),
         )
         for i in stage.tolist()
     )
+
+
+def _by_pass(evaluation: Evaluation) -> tuple[dict[PassName, ComponentCosts], _Names]:
+    """Costs of each pass, and names of operations: they read no more than `Step.costs`."""
+    step, parts = evaluation.step, evaluation.parts
+    forward, backward = costs_by_pass(step.table, step.costs, parts)
+    names = [(name, [one.operation.name for one in costs]) for name, _, costs in parts]
+    trained = [one.operation.name for one in parts[-1][2] if step_of(one.operation).trains]
+    return {"forward": forward, "backward": backward}, [*names, ("trained", trained)]
 
 
 def _dense_and_experts(
@@ -239,13 +261,11 @@ def _dense_and_experts(
     }
 
 
-def _peaks(
-    memory: StageMemory, costs: ComponentCosts, parts: Sequence[ComponentOperations]
-) -> list[Peak]:
+def _peaks(memory: StageMemory, costs: ComponentCosts, listed: _Names) -> list[Peak]:
     """The moment at which each stage uses the most memory."""
 
     def peak(size: float, *, in_update: bool, place: int) -> Peak:
-        moment = ("optimizer", "update") if in_update else _peak_operation(costs, parts, place)
+        moment = ("optimizer", "update") if in_update else _peak_operation(costs, listed, place)
         return Peak(bytes=size, operation=moment[0], phase=moment[1])
 
     columns = np.broadcast_arrays(memory.total, memory.in_update, memory.part)
@@ -253,9 +273,7 @@ def _peaks(
     return [peak(size, in_update=update, place=place) for size, update, place in moments]
 
 
-def _peak_operation(
-    blocks: ComponentCosts, parts: Sequence[ComponentOperations], place: int
-) -> tuple[str, str]:
+def _peak_operation(blocks: ComponentCosts, listed: _Names, place: int) -> tuple[str, str]:
     """Operation and phase at which a component uses the most memory.
 
     Parameters
@@ -264,16 +282,15 @@ def _peak_operation(
         Position of the component in `ComponentCosts.components`, or one more (`StageMemory.part`).
     """
     kinds = len(blocks.kinds)
-    names = [name for name, _, _ in parts]
-    listed = {2 * kinds + 1: 0, 2 * kinds + 2: len(parts) - 1}
-    if "mtp" in names:
-        listed[2 * kinds] = names.index("mtp")
-    costs = parts[listed.get(place, 1 + place % kinds)][2]
+    parts = [name for name, _ in listed]
+    places = {2 * kinds + 1: 0, 2 * kinds + 2: parts.index("head")}
+    if "mtp" in parts:
+        places[2 * kinds] = parts.index("mtp")
     if place == len(blocks.components):
-        trained = [one.operation.name for one in parts[-1][2] if step_of(one.operation).trains]
-        return trained[-1], "backward"
+        return listed[-1][1][-1], "backward"
+    names = listed[places.get(place, 1 + place % kinds)][1]
     component = blocks.components[place]
     assert component is not None  # noqa: S101 - it has the peak
     position = int(component.bytes.peak[0])
-    phase = "forward" if position >= len(costs) else "backward"
-    return costs[position % len(costs)].operation.name, phase
+    phase = "forward" if position >= len(names) else "backward"
+    return names[position % len(names)], phase

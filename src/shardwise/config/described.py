@@ -82,7 +82,7 @@ class Described(BaseModel):
         if not (_open_fields(cls) or cls.__private_attributes__):
             cls.__pydantic_post_init__ = None  # so that pydantic does not call what does nothing
         schema: Any = handler(source)
-        if _open_fields(cls):
+        if _open_fields(cls) or cls.__private_attributes__:  # which may have to be completed
             schema["serialization"] = wrap_serializer_function_ser_schema(_serialized)
         return schema
 

@@ -70,6 +70,10 @@ class SystemColumns:
         }
         return cls(base=base, figures=differing, count=len(systems))
 
+    def of_networks(self, system: System) -> bool:
+        """Whether they differ from a system in their networks alone: kernels take as long."""
+        return self.base is system and all(path[0] == "network" for path in self.figures)
+
     def take(self, positions: Ints) -> "SystemColumns":
         """Some of the systems."""
         figures = {path: column[positions] for path, column in self.figures.items()}

@@ -47,13 +47,12 @@ from shardwise.cost.overlap import with_expert_overlap, with_offload
 from shardwise.distinct import (
     FEW_ROWS,
     Distinct,
-    KnownReads,
     SeenRow,
     evaluate_distinct,
     known_of,
+    known_row,
     known_rows,
 )
-from shardwise.frozen import frozen
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
@@ -70,6 +69,9 @@ BLOCK = 1 << 13
 
 # A component of the model, how often it occurs, and the costs of its operations.
 ComponentOperations = tuple[str, int, list[OperationCost]]
+_Listed = tuple[str, int, Sequence[Operation]]
+# Single rows whose operations are saved, of a model: each is some 200 KB.
+_MOST_LISTED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +137,21 @@ def _operation_costs(
         yield name, count, [known.cost_of(operation) for operation in operations]
 
 
-def _operations(
-    model: Model, sizes: OperationSizes
-) -> Iterator[tuple[str, int, Sequence[Operation]]]:
-    """Operations of each component, in forward order."""
+def _operations(model: Model, sizes: OperationSizes) -> Sequence[_Listed]:
+    """Operations of each component, in forward order; of a single row, they are saved."""
+    if sizes.head_copy.size != 1:
+        return [*_listed(model, sizes)]
+    columns = [column.tobytes() for column in columns_in(sizes)]
+    key = (*columns, *figures_in(sizes))
+    known: dict[Hashable, Sequence[_Listed]] = known_of(dict, _operations, model)
+    if (found := known.get(key)) is None:
+        found = known[key] = [*_listed(model, sizes)]
+        if len(known) > _MOST_LISTED:
+            known.pop(next(iter(known)), None)
+    return found
+
+
+def _listed(model: Model, sizes: OperationSizes) -> Iterator[_Listed]:
     work = sizes.work
     blocks: KnownBlocks = {}
     known: dict[int, tuple[Operation, Operation]] = {}
@@ -304,7 +317,7 @@ def by_kernels(links: Distinct[Links]) -> Distinct[Links]:
 def _totals_of_block(model: Model, inputs: OperationInputs, links: Links) -> Totals:
     costs = list(_operation_costs(model, inputs, links))
     return Totals(
-        kernels=_kernel_totals(model, inputs, costs, saved=not links.several_systems),
+        kernels=_kernel_totals(model, inputs, costs, saved=links.one_accelerator),
         communication=tuple(layer_communication(listed) for _, _, listed in costs),
         position=np.asarray(links.kernels),
     )
@@ -569,7 +582,10 @@ def costs_and_bytes(
     held
         `stored_bytes` of the table, if already computed.
     """
-    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
+    of_kernels = table
+    if table.systems is not None and table.systems.columns.of_networks(system):
+        of_kernels = table.changed(systems=None)
+    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), of_kernels)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
     links = by_kernels(links) if table.systems is None else links
     known = known_totals(model, inputs.values, links.values)
@@ -760,16 +776,26 @@ def _known_costs(
         return costs_and_bytes(model, system, table, extents)
     placed = extents.of_all()
     row |= {_PLACED + f.name: getattr(placed, f.name).tobytes() for f in fields(placed)}
-    owners = PlacedCosts, model, system, *table.stacks
-    known: KnownReads[tuple[Distinct[ComponentCosts], ...]] = known_of(KnownReads, *owners)
-    found = known.find(row)
-    if found is None:
-        names: set[str] = set()
+
+    def found(names: set[str]) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
         seen: Any = SeenRow(table, names), SeenRow(placed, names, _PLACED)
-        each = [one.of_all() for one in costs_and_bytes(model, system, *seen)]
-        found = frozen(tuple([Distinct(one, ONLY_ROW) for one in each]))
-        known.save(row, names, found, _MOST_KNOWN)
-    return found[0], found[1]
+        costs, held = costs_and_bytes(model, system, *seen)
+        return Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW)
+
+    return known_row(found, row, PlacedCosts, model, system, *table.stacks, most=_MOST_KNOWN)
+
+
+def known_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:
+    """Result of `stored_bytes`; of a single row, as it was found for one that needs the same."""
+    row = table.only_row()
+    if row is None:
+        return stored_bytes(model, table)
+
+    def found(names: set[str]) -> Distinct[ComponentCosts]:
+        seen: Any = SeenRow(table, names)
+        return Distinct(stored_bytes(model, seen).of_all(), ONLY_ROW)
+
+    return known_row(found, row, known_bytes, model, *table.stacks, most=_MOST_KNOWN)
 
 
 _PLACED = "extents."

@@ -203,6 +203,8 @@ class Links:
     """Multiprocessors that send tokens to experts."""
     several_systems: bool
     """Whether figures of the system are columns."""
+    one_accelerator: bool = True
+    """Whether none of them are of the accelerator: kernels are those of the system as it is."""
     kernels: Ints | None = None
     """The row of the machine that each row has its kernels of; None: as many rows, in order."""
 
@@ -211,8 +213,9 @@ class Links:
         cls, system: System, table: Table, extents: Extents, kernels: Ints | None = None
     ) -> "Links":
         """Gather the rates of each row."""
+        on = table.on(system)
         return cls(
-            system=table.on(system),
+            system=on,
             extents={axis: getattr(extents, axis) for axis in LAYER_AXES},
             communication_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
             expert_communication_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
@@ -222,6 +225,7 @@ class Links:
             dispatcher=table.dispatcher,
             dispatch_multiprocessors=dispatch_multiprocessors(table),
             several_systems=table.systems is not None,
+            one_accelerator=on.accelerator is system.accelerator,
             kernels=kernels,
         )
 

@@ -24,7 +24,7 @@ from shardwise.cost.component_costs import (
     summed,
 )
 from shardwise.cost.layer_cost import LayerBytes, WeightBytes
-from shardwise.distinct import Distinct, evaluate_distinct, take
+from shardwise.distinct import Distinct, evaluate_distinct, known_of, take
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step import Step
 from shardwise.engine.step_time import step_times
@@ -74,9 +74,10 @@ class Evaluation(PeakMemory, Timing):
 
     @cached_property
     def parts(self) -> Sequence[ComponentOperations]:
-        """Operations of each component with their costs."""
+        """Operations of each component with their costs; they read no more than `step.costs`."""
         step = self.step
-        return operation_costs(step.model, step.system, step.table, step.extents)
+        given = step.model, step.system, step.table, step.extents
+        return known_of(partial(operation_costs, *given), operation_costs, step.costs)
 
 
 def evaluate(model: Model, system: System, table: Table) -> Evaluation:
@@ -90,13 +91,6 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(timing.step.system, holding),
     )
-
-
-def step_time_s(model: Model, system: System, table: Table) -> Floats:
-    """Time of the step alone [s]; result of `evaluate`, without the memory."""
-    placed = PlacedCosts.of(model, system, table)
-    extents, costs = placed.extents.of_all(), placed.components.of_all()
-    return timed(model, system, table, extents, costs, placed.stages.of_all()).step_time_s
 
 
 def peak_memory(
