@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise, takewhile
 from math import isnan
+from typing import Any
 
 import numpy as np
 
@@ -221,7 +222,7 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
     Without the work itself (model, GPUs, batch, types, software), what follows from others, and
     what has no effect.
     """
-    usual = Table.of(model, [Strategy(dp=1, global_batch_size=1, seq_len=1)] * len(table))
+    usual = Table.of(model, Strategy(dp=1, global_batch_size=1, seq_len=1))
     off = {
         name: getattr(table, name) != getattr(usual, name)
         for name in (*LINE_FIELDS, "tp2")
@@ -428,6 +429,12 @@ class RankedLine:
     variants: int | None = None
     best_step_time_s: float | None = None
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of a `RankedPlan`, as far as they are known."""
+        named = ("settings", "variants", "best_step_time_s")
+        return {n: value for n in named if (value := getattr(self, n)) is not None}
+
 
 def ranked_lines(
     query: SearchQuery, candidates: Candidates, rankings: Sequence[Lines]
@@ -470,33 +477,39 @@ def ranked_plans(
             some, stated = new[start : start + _TOGETHER], query.fit.states_load
             each = estimate_each(query.model, query.system, some, stated=stated)
             known.update(zip(some, each, strict=True))
-    return [_ranked_plans(query, lines, known) for lines in rankings]
+    fields = _of_classes(query, known) if known else {}
+    return [
+        tuple(
+            RankedPlan.extending(known[line.strategy], **fields[line.strategy], **line.fields)
+            for line in takewhile(lambda line: line.strategy in fields, lines)
+        )
+        for lines in rankings
+    ]
 
 
-def _ranked_plans(
-    query: SearchQuery, lines: Sequence[RankedLine], known: Mapping[Strategy, Estimate]
-) -> tuple[RankedPlan, ...]:
-    """The first lines of a ranking, as long as their estimates are known."""
-    lines = [*takewhile(lambda line: line.strategy in known, lines)]
-    if not lines:
-        return ()
-    table = Table.of(query.model, [line.strategy for line in lines])
+def _of_classes(
+    query: SearchQuery, known: Mapping[Strategy, Estimate]
+) -> dict[Strategy, dict[str, Any]]:
+    """What was measured of the class of each plan, and its chance to fit where that is described.
+
+    As fields of a `RankedPlan`.
+    """
+    table = Table.of(query.model, [*known])
     codes = class_codes(query.model, query.system, table)
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
-    found: list[RankedPlan] = []
-    with suppress(KeyboardInterrupt):
-        likely = probabilities_of(query, table) if query.fit.described else []
-        for row, (line, code) in enumerate(zip(lines, codes, strict=True)):
-            one = line.strategy
-            named = ("settings", "variants", "best_step_time_s")
-            fields = {n: value for n in named if (value := getattr(line, n)) is not None}
-            fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])
-            fields["measured_configurations"] = int(number[code])
-            if likely:
-                fields["fits_probability"] = likely[row]
-                fields["verdict"] = verdict_of(likely[row], fits=known[one].fits)
-            found.append(RankedPlan.extending(known[one], **fields))
-    return tuple(found)
+    found: dict[Strategy, dict[str, Any]] = {}
+    for (one, estimated), code in zip(known.items(), codes, strict=True):
+        found[one] = {
+            "step_time_p80_s": estimated.step_time_s * float(factors[code]),
+            "measured_configurations": int(number[code]),
+        }
+    if query.fit.described:
+        for (one, estimated), likely in zip(
+            known.items(), probabilities_of(query, table), strict=True
+        ):
+            verdict = verdict_of(likely, fits=estimated.fits)
+            found[one] |= {"fits_probability": likely, "verdict": verdict}
+    return found
 
 
 def best_by_scale(
