@@ -128,15 +128,16 @@ def lines_of(work: Work, findings: Findings) -> list[Lines]:
         defaults=_defaults(query.model, work.candidates.strategies(number)),
         bounds=work.bounds,
     )
-    parts = list(_boxes_of_layouts(work.candidates.legal, task.keys))
+    totals = [_Counted.none(firsts.size) for _ in orders]
+    parts = [] if work.scanned else list(_boxes_of_layouts(work.candidates.legal, task.keys))
     boxes = [part.box for part in parts]
     rows = sum(len(box.layouts) * len(box.options) for box in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
-    totals = [_Counted.none(firsts.size) for _ in orders]
-    for found in workers.each(task, work.pieces(boxes)):
+    counted = workers.each(task, work.pieces(boxes))
+    for found in map(task.of_chunks, work.scanned) if work.scanned else counted:
         totals = [total.joined(own) for total, own in zip(totals, found, strict=True)]
     for total in totals:
-        total.number[:] = _numbers(parts, total.number)
+        total.number[:] = _numbers(parts, total.number) if parts else total.number
     lines = [
         _lines(total.take(group), ranked)
         for total, group, (ranked, _) in zip(totals, groups, orders, strict=True)
@@ -302,10 +303,20 @@ class CountVariants:
     bounds: bool
     """Whether to leave out candidates that are too slow by their bounds."""
 
+    def of_chunks(self, scanned: tuple[Box | Boxes, Sequence[Evaluated]]) -> list[_Counted]:
+        """Return the variants of a piece of which all was evaluated."""
+        observer = self._observer(scanned[0])
+        for chunk in scanned[1]:
+            observer.evaluated(chunk)
+        return observer.found
+
+    def _observer(self, piece: Box | Boxes) -> "_Observer":
+        none = _Counted.none(len(self.keys))
+        return _Observer(task=self, box=piece, found=[none] * len(self.limits))
+
     def __call__(self, piece: Box | Boxes) -> list[_Counted]:
         """Return the variants of a piece in each order."""
-        none = _Counted.none(len(self.keys))
-        observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
+        observer = self._observer(piece)
         boxes = piece if isinstance(piece, Boxes) else Boxes(each=(piece,))
         few = sum(len(box.layouts) * len(box.options) for box in boxes.each) <= FEW_ROWS
         if boxes.each[0].selected or few or not self.bounds:
