@@ -43,7 +43,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import known_of
 from shardwise.errors import Fault, InputError, shorten
-from shardwise.parallel.constraints import first_violation, illegal_faults, software
+from shardwise.parallel.constraints import faults_of, first_violation, software
 from shardwise.parallel.constraints.options import is_recomputable
 from shardwise.planning.search.keywords import SpaceKeywords
 
@@ -629,7 +629,7 @@ def _recomputes(
     """Whether a stack recomputes these parts of a model."""
     fields = {"dp": 1, "gbs": 1, "seq_len": 1, "recompute": "selective", "stack": stack}
     row = Table.of(model, fields | {"recompute_parts": [parts]})
-    faults = illegal_faults(model, system, row).values()
+    faults = faults_of(model, system, row).values()
     return all(fault.field != "recompute_parts" for fault in faults)
 
 
@@ -648,7 +648,7 @@ def _with_meaning(
     if words:
         table = Table.of(model, {**row, field: words})
         for at in np.flatnonzero(first_violation(model, system, table) >= 0).tolist():
-            faults = illegal_faults(model, system, table.take(slice(at, at + 1)))
+            faults = faults_of(model, system, table.take(slice(at, at + 1)))
             if any(fault.field == field for fault in faults.values()):
                 without.append(words[at])
     return tuple(value for value in values if value not in without)
