@@ -9,7 +9,7 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise, takewhile
+from itertools import pairwise, starmap, takewhile
 from math import isnan
 from typing import Any
 
@@ -134,7 +134,7 @@ def lines_of(work: Work, findings: Findings) -> list[Lines]:
     rows = sum(len(box.layouts) * len(box.options) for box in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
     counted = workers.each(task, work.pieces(boxes))
-    for found in map(task.of_chunks, work.scanned) if work.scanned else counted:
+    for found in starmap(task, work.scanned) if work.scanned else counted:
         totals = [total.joined(own) for total, own in zip(totals, found, strict=True)]
     for total in totals:
         total.number[:] = _numbers(parts, total.number) if parts else total.number
@@ -303,20 +303,22 @@ class CountVariants:
     bounds: bool
     """Whether to leave out candidates that are too slow by their bounds."""
 
-    def of_chunks(self, scanned: tuple[Box | Boxes, Sequence[Evaluated]]) -> list[_Counted]:
-        """Return the variants of a piece of which all was evaluated."""
-        observer = self._observer(scanned[0])
-        for chunk in scanned[1]:
-            observer.evaluated(chunk)
-        return observer.found
+    def __call__(
+        self, piece: Box | Boxes, chunks: Sequence[Evaluated] | None = None
+    ) -> list[_Counted]:
+        """Return the variants of a piece in each order.
 
-    def _observer(self, piece: Box | Boxes) -> "_Observer":
+        Parameters
+        ----------
+        chunks
+            All of the piece, if it is evaluated already.
+        """
         none = _Counted.none(len(self.keys))
-        return _Observer(task=self, box=piece, found=[none] * len(self.limits))
-
-    def __call__(self, piece: Box | Boxes) -> list[_Counted]:
-        """Return the variants of a piece in each order."""
-        observer = self._observer(piece)
+        observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
+        for chunk in chunks or ():
+            observer.evaluated(chunk)
+        if chunks is not None:
+            return observer.found
         boxes = piece if isinstance(piece, Boxes) else Boxes(each=(piece,))
         few = sum(len(box.layouts) * len(box.options) for box in boxes.each) <= FEW_ROWS
         if boxes.each[0].selected or few or not self.bounds:
