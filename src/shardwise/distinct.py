@@ -100,7 +100,10 @@ def evaluate_distinct(
             source.read(name)
     firsts, position = _grouped(sources, count)
     while True:
+        known = [len(source.columns) for source in sources]
         result = formula(*(source.view(firsts) for source in sources))
+        if known == [len(source.columns) for source in sources]:
+            break
         split, finer = _grouped(sources, count)
         if split.size == firsts.size:
             break

@@ -7,6 +7,9 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwise import catalog
 from shardwise.analysis import Result
 from shardwise.analysis.validated_runs import RunFeatures, run_features
@@ -120,15 +123,6 @@ class MeasuredRow:
         shapes = (self.hidden, self.layers) == (other.hidden, other.layers)
         return shapes and abs(self.parameters / other.parameters - 1) < _SAME
 
-    def distance(self, other: "MeasuredRow") -> float:
-        """Return how different two plans are."""
-        found = sum(w for n, w in _DIFFERENT.items() if getattr(self, n) != getattr(other, n))
-        for name, weight in _DOUBLINGS.items():
-            found += weight * abs(log2(getattr(self, name) / getattr(other, name)))
-        pairs = zip(self.layout, other.layout, strict=True)
-        found += sum(_LAYOUT_DOUBLING * abs(log2(max(a, 1) / max(b, 1))) for a, b in pairs)
-        return found
-
     def plan(self, other: "MeasuredRow") -> MeasuredPlan:
         """Return it as a plan, next to another one."""
         tokens = self.global_batch_size * self.seq_len
@@ -153,13 +147,25 @@ def _row(values: dict[str, Any]) -> MeasuredRow:
     return MeasuredRow(**(values | {"layout": tuple(values["layout"])}))
 
 
-def nearest_measured(
-    plan: MeasuredRow, known: Sequence[MeasuredRow] | None = None
-) -> MeasuredPlan | None:
+def nearest_measured(plan: MeasuredRow) -> MeasuredPlan:
     """Return the measured plan that is most similar; of equal ones that with the highest MFU."""
-    rows = measured_plans() if known is None else known
-    least = min(rows, key=lambda row: (plan.distance(row), -row.mfu), default=None)
-    return None if least is None else least.plan(plan)
+    columns = _columns()
+    distance = np.zeros(len(measured_plans()))
+    for name, weight in _DIFFERENT.items():
+        distance += weight * (columns[name] != getattr(plan, name))
+    for name, weight in _DOUBLINGS.items():
+        distance += weight * np.abs(np.log2(getattr(plan, name) / columns[name]))
+    own = np.maximum(np.array(plan.layout), 1) / np.maximum(columns["layout"], 1)
+    distance += np.sum(_LAYOUT_DOUBLING * np.abs(np.log2(own)), axis=1)
+    least = np.lexsort((-columns["mfu"], distance))[0]
+    return measured_plans()[int(least)].plan(plan)
+
+
+@cache
+def _columns() -> dict[str, NDArray[Any]]:
+    """What distances read of the measured runs."""
+    names = (*_DIFFERENT, *_DOUBLINGS, "mfu", "layout")
+    return {n: np.array([getattr(row, n) for row in measured_plans()]) for n in names}
 
 
 def best_measured(

@@ -722,11 +722,14 @@ class Table:
         if isinstance(rows, Sequence) and not isinstance(rows, str):
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
                 resolved = [Strategy.load(row).resolved(model, on) for row in rows]
-                if len(resolved) == 1:  # single values are looked at faster than lists
+                if len(resolved) == 1:  # single values are read faster than lists
                     return cls(**columns_of(model, dict(resolved[0]), on))
-                listed = {
-                    name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
-                }
+                listed: dict[str, Any] = {}
+                for name in Strategy.model_fields:
+                    values = [getattr(row, name) for row in resolved]
+                    first = values[0] if values and name != "tp" else None  # one has the length
+                    same = first is not None and all(value is first for value in values)
+                    listed[name] = first if same else values
                 return cls(**columns_of(model, listed, on))
         elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
             named = {name: rows[name].to_numpy() for name in rows.columns}

@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwise.arrays import ONLY_ROW, Bools, Floats, Ints, columns_in, gather, total
+from shardwise.arrays import Bools, Floats, Ints, columns_in, figures_in, gather, total
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_cost import LayerTimes
-from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
+from shardwise.distinct import FEW_ROWS, Distinct, distinct_rows, evaluate_distinct, known_rows
 from shardwise.engine.step import Boundary, Step
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
-from shardwise.parallel.schedule.step_time import step_time
+from shardwise.parallel.schedule.step_time import StepTime, step_time
 from shardwise.records import dataclass, fields, replace
 
 
@@ -26,12 +26,18 @@ def bubble_and_transfers(step: Step) -> tuple[Floats, Floats]:
     table, critical = step.table, step.critical
     inputs = evaluate_distinct(_ScheduleInputs.of, table, step.costs, step.groups, step.boundary)
     one, position = inputs.values, inputs.position
-    if position is not ONLY_ROW:
+    if position.size > FEW_ROWS:
         # Different layers may take the same time, and different placements.
         firsts, distinct = distinct_rows(list(columns_in(one)))
         one, position = gather(one, firsts), distinct[position]
-    times = step_time(**{f.name: getattr(one, f.name) for f in fields(one)})
-    found = Distinct(times, position).of_all()
+
+    def times_of(rows: Ints) -> StepTime:
+        some = gather(one, rows)
+        return step_time(**{f.name: getattr(some, f.name) for f in fields(some)})
+
+    structure = len(one.group_sizes), one.forward.first_chunk_s is None, *figures_in(one)
+    times = known_rows(StepTime).of([*columns_in(one)], structure, times_of)
+    found = Distinct(times.values, times.position[position]).of_all()
     busy = table.micro_batches * critical.on(lambda times: times.time_s)
     waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
     transfers = np.minimum(found.transfer_s, waiting)

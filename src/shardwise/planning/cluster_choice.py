@@ -30,8 +30,8 @@ from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import Question, load_space
-from shardwise.planning.search.results import Plan, ScaleResult
-from shardwise.planning.search.run import SizesFound, best_by_size
+from shardwise.planning.search.results import Plan
+from shardwise.planning.search.run import SizeFound, SizesFound, best_by_size
 from shardwise.planning.search.scan import MAY_NOT_FIT, MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.workers import Workers
@@ -450,28 +450,6 @@ def _progress(
     return report
 
 
-def _sizes(space: Space, found: SizesFound) -> list[ScaleResult]:
-    """What was found at each number of accelerators and batch, in the order of the space."""
-    gpus, batches = space.gpus, space.global_batch_size
-    assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
-    assert isinstance(batches, tuple)  # noqa: S101
-    known = {(scale.gpus, scale.global_batch_size): scale for scale in found.scales}
-    nothing = ScaleResult(
-        gpus=gpus[0],
-        global_batch_size=batches[0],
-        candidates=0,
-        feasible=0,
-        best=None,
-        speedup=None,
-        efficiency=None,
-    )
-    return [
-        known.get((number, batch))
-        or nothing.model_copy(update={"gpus": number, "global_batch_size": batch})
-        for number, batch in product(gpus, batches)
-    ]
-
-
 def _options(
     model: Model,
     system: System,
@@ -481,14 +459,20 @@ def _options(
 ) -> list[ClusterOption]:
     """The options of one system."""
     options = []
-    for size in _sizes(space, found):
+    gpus, batches = space.gpus, space.global_batch_size
+    assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
+    assert isinstance(batches, tuple)  # noqa: S101
+    for number, batch in product(gpus, batches):
+        size = found.sizes.get((number, batch)) or SizeFound()
         answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
-        answer["problem"] = _why_none(size) if size.best is None else None
+        if size.best is None:
+            answer["problem"] = _why_none(size, number, batch)
         if size.best is not None:
-            strategy = size.best.strategy
             stated = space.expert_imbalance is not None
-            load = {"expert_imbalance": strategy["expert_imbalance"]} if stated else {}
-            best = with_training(estimate(model, system, strategy, **load), system, run)
+            load: dict[str, Any] = {}
+            if stated:
+                load["expert_imbalance"] = size.best.expert_imbalance
+            best = with_training(estimate(model, system, size.best, **load), system, run)
             assert best.whole_run is not None  # noqa: S101 - set by `with_training`
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
@@ -499,8 +483,8 @@ def _options(
         options.append(
             ClusterOption(
                 system=system.name,
-                gpus=size.gpus,
-                global_batch_size=size.global_batch_size,
+                gpus=number,
+                global_batch_size=batch,
                 **answer,
                 meets_deadline=None,
                 within_budget=None,
@@ -513,10 +497,10 @@ def _options(
     return options
 
 
-def _why_none(size: ScaleResult) -> str:
+def _why_none(size: SizeFound, gpus: int, batch: int) -> str:
     """Why nothing is feasible with a number of accelerators and a batch."""
     reasons = Counter(size.rejected)
-    split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"
+    split = f"a batch of {batch:,} over {gpus:,} GPUs"
     if not reasons or set(reasons) == {"batch"}:
         return f"no degrees of the space split {split}"
     full, unsure = reasons[MEMORY] + reasons[SECOND_MEMORY], reasons[MAY_NOT_FIT]

@@ -24,7 +24,14 @@ from shardwise.parallel.constraints.pipeline import PIPELINE_CONSTRAINTS
 from shardwise.parallel.constraints.software import REPORTED_CONSTRAINT, SOFTWARE_CONSTRAINTS
 from shardwise.parallel.constraints.sparse import SPARSE_CONSTRAINTS
 
-__all__ = ["CONSTRAINTS", "Constraint", "first_violation", "illegal_faults", "refuse_illegal"]
+__all__ = [
+    "CONSTRAINTS",
+    "Constraint",
+    "faults_of",
+    "first_violation",
+    "illegal_faults",
+    "refuse_illegal",
+]
 
 
 CONSTRAINTS: tuple[Constraint, ...] = (
@@ -86,9 +93,12 @@ def known_legal(model: Model, system: System, table: Table) -> bool:
 def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Fault]:
     """One fault for each constraint that the first row violates, by the constraint's reason."""
     row = table if len(table) == 1 else table.take(slice(0, 1))
+    return {} if known_legal(model, system, row) else faults_of(model, system, row)
+
+
+def faults_of(model: Model, system: System, row: Table) -> dict[str, Fault]:
+    """Result of `illegal_faults` of a row that is seldom legal, or unlike others."""
     faults: dict[str, Fault] = {}
-    if known_legal(model, system, row):
-        return faults
     for constraint in CONSTRAINTS:
         if constraint.reason not in faults and constraint.violated(model, system, row)[0]:
             blame = constraint.blame

@@ -21,7 +21,7 @@ from shardwise.config.strategy_columns import LISTS
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.distinct import distinct_rows
+from shardwise.distinct import FEW_ROWS, distinct_rows, known_of
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.constraints.constraint import nearest_multiples
@@ -45,6 +45,8 @@ OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOI
 _PLAIN: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
 # Limits of a space: beyond them, enumerating its candidates alone would take long.
 _MOST_SCALES, _MOST_OPTIONS = 1000, 1_000_000
+# Fields that options do not depend on, and spaces whose small tables are saved.
+_SIZES, _MOST_KNOWN = ("gpus", "global_batch_size"), 8
 # Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
 _LEAST_PANEL = 128
 
@@ -238,10 +240,9 @@ class Candidates:
         """Enumerate the layouts of a space with their options and choices."""
         space = space.settled(model, system)
         first = _first_values(model, system, space)
-        _check_size(model, system, space)
+        options = _known_tables(model, system, space)
         legal: list[Box] = []
         illegal: list[Box] = []
-        options = _OptionTables(model, system, space)
         for gpus, batch in product(space.gpus or (), space.global_batch_size or ()):
             layouts = layouts_of(model, system, space, first, gpus, batch)
             scale = Scale(gpus=gpus, global_batch_size=batch)
@@ -284,6 +285,25 @@ class Candidates:
         found = [boxes[b].strategies(numbers[where == b]) for b in distinct_values(where)]
         order = np.argsort(np.argsort(where, kind="stable"), kind="stable")
         return Table.joined(found).take(order)
+
+
+def _known_tables(model: Model, system: System, space: Space) -> "_OptionTables":
+    """Options and choices of a settled space; small ones as an earlier search made them.
+
+    They depend neither on the number of GPUs nor on the batch.
+    """
+    if _combinations(model, system, space) > FEW_ROWS:
+        return _OptionTables(model, system, space)
+    values = {n: getattr(space, n) for n in Space.model_fields if n not in (*_SIZES, "stack")}
+    key = space.gpus == (1,), space.named, *values.items()
+    known: dict[Any, _OptionTables] = known_of(
+        dict, _OptionTables, model, system, *space.stacks(system)
+    )
+    if key not in known:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = _OptionTables(model, system, space)
+    return known[key]
 
 
 def boxes_of(
@@ -334,8 +354,14 @@ def _first_values(model: Model, system: System, space: Space) -> dict[str, objec
     return first
 
 
-def _check_size(model: Model, system: System, space: Space) -> None:
-    """Refuse a space whose candidates cannot be enumerated in reasonable time and memory."""
+def _combinations(model: Model, system: System, space: Space) -> int:
+    """Most combinations of options and choices of a layout.
+
+    Raises
+    ------
+    InputError
+        If candidates cannot be enumerated in reasonable time and memory.
+    """
     scales = len(space.gpus or ()) * len(space.global_batch_size or ())
     if scales > _MOST_SCALES:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
@@ -348,6 +374,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
         listed = ", ".join(f"{name} {size}" for name, size in named if size > 1)
         problem = f"makes {combined:,} combinations for each layout, at most {_MOST_OPTIONS:,}: "
         raise InputError.at("space", problem + listed)
+    return combined
 
 
 def _tried(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise._version import __version__
+from shardwise.arrays import Ints
 from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
@@ -36,6 +37,7 @@ from shardwise.planning.search.candidates import (
 from shardwise.planning.search.pairs import Legality
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import (
+    Evaluated,
     Findings,
     broken_reasons,
     counted_in,
@@ -46,7 +48,7 @@ from shardwise.planning.search.scan import (
 )
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
-from shardwise.records import dataclass, replace
+from shardwise.records import dataclass, field, replace
 
 PIECE_ROWS = 1 << 16
 """Layouts x options in a piece of work: enough to be worth sending to a process."""
@@ -54,6 +56,8 @@ SAVED_PIECE_ROWS = 1 << 14
 """The same where rows are saved: few enough that several pieces fit into memory."""
 FEW_CANDIDATES = 1 << 17
 """So many candidates or fewer are all evaluated: bounds would not save time."""
+# Candidates of a space of which all that is evaluated is saved, in some 20 MB.
+_MOST_SAVED = 1 << 13
 # Layouts of the first piece that is scanned by memory, and how the next ones grow.
 _FIRST_LAYOUTS, _GROWTH = 1 << 5, 8
 # Times smaller a piece of layouts with bounds is where several processes share the work.
@@ -77,6 +81,20 @@ class SearchTask:
             return scan(self.query, piece, rows), rows.parquet()
         rows.illegal_layouts()
         return Findings.empty(len(self.query.axes)), rows.parquet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """Saves what a scan evaluates (a `scan.Observer`)."""
+
+    each: list[Evaluated]
+
+    def options(self, broken: Ints) -> None:
+        """Ignore candidates that break a rule."""
+
+    def evaluated(self, chunk: Evaluated) -> None:
+        """Save a chunk."""
+        self.each.append(chunk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +151,13 @@ class Work:
     and no field has one value selected."""
     counts: bool = False
     """Whether to count every candidate by outcome nevertheless."""
+    scanned: list[tuple[Box | Boxes, list[Evaluated]]] = field(default_factory=list)
+    """Pieces of a small space with all that was evaluated of them."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the space has so few candidates that what is evaluated of them is saved."""
+        return sum(map(len, self.candidates.legal)) <= _MOST_SAVED
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -290,6 +315,12 @@ class Work:
         task = SearchTask(
             query=self.query, save=store is not None, save_rejected=self.save_rejected
         )
+        if store is None and self.workers.alone and self.is_small:
+            for piece in self.pieces(boxes):
+                chunks = Chunks(each=[])
+                self.scanned.append((piece, chunks.each))
+                yield piece, scan(self.query, piece, chunks)
+            return
         finished = frozenset[int]() if store is None else store.finished
         numbered = enumerate(self.pieces(boxes))
         missing = (piece for number, piece in numbered if number not in finished)

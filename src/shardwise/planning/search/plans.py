@@ -9,8 +9,9 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise, takewhile
+from itertools import pairwise, starmap, takewhile
 from math import isnan
+from typing import Any
 
 import numpy as np
 
@@ -127,15 +128,16 @@ def lines_of(work: Work, findings: Findings) -> list[Lines]:
         defaults=_defaults(query.model, work.candidates.strategies(number)),
         bounds=work.bounds,
     )
-    parts = list(_boxes_of_layouts(work.candidates.legal, task.keys))
+    totals = [_Counted.none(firsts.size) for _ in orders]
+    parts = [] if work.scanned else list(_boxes_of_layouts(work.candidates.legal, task.keys))
     boxes = [part.box for part in parts]
     rows = sum(len(box.layouts) * len(box.options) for box in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
-    totals = [_Counted.none(firsts.size) for _ in orders]
-    for found in workers.each(task, work.pieces(boxes)):
+    counted = workers.each(task, work.pieces(boxes))
+    for found in starmap(task, work.scanned) if work.scanned else counted:
         totals = [total.joined(own) for total, own in zip(totals, found, strict=True)]
     for total in totals:
-        total.number[:] = _numbers(parts, total.number)
+        total.number[:] = _numbers(parts, total.number) if parts else total.number
     lines = [
         _lines(total.take(group), ranked)
         for total, group, (ranked, _) in zip(totals, groups, orders, strict=True)
@@ -221,7 +223,7 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
     Without the work itself (model, GPUs, batch, types, software), what follows from others, and
     what has no effect.
     """
-    usual = Table.of(model, [Strategy(dp=1, global_batch_size=1, seq_len=1)] * len(table))
+    usual = Table.of(model, Strategy(dp=1, global_batch_size=1, seq_len=1))
     off = {
         name: getattr(table, name) != getattr(usual, name)
         for name in (*LINE_FIELDS, "tp2")
@@ -301,10 +303,22 @@ class CountVariants:
     bounds: bool
     """Whether to leave out candidates that are too slow by their bounds."""
 
-    def __call__(self, piece: Box | Boxes) -> list[_Counted]:
-        """Return the variants of a piece in each order."""
+    def __call__(
+        self, piece: Box | Boxes, chunks: Sequence[Evaluated] | None = None
+    ) -> list[_Counted]:
+        """Return the variants of a piece in each order.
+
+        Parameters
+        ----------
+        chunks
+            All of the piece, if it is evaluated already.
+        """
         none = _Counted.none(len(self.keys))
         observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
+        for chunk in chunks or ():
+            observer.evaluated(chunk)
+        if chunks is not None:
+            return observer.found
         boxes = piece if isinstance(piece, Boxes) else Boxes(each=(piece,))
         few = sum(len(box.layouts) * len(box.options) for box in boxes.each) <= FEW_ROWS
         if boxes.each[0].selected or few or not self.bounds:
@@ -428,6 +442,12 @@ class RankedLine:
     variants: int | None = None
     best_step_time_s: float | None = None
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of a `RankedPlan`, as far as they are known."""
+        named = ("settings", "variants", "best_step_time_s")
+        return {n: value for n in named if (value := getattr(self, n)) is not None}
+
 
 def ranked_lines(
     query: SearchQuery, candidates: Candidates, rankings: Sequence[Lines]
@@ -470,33 +490,39 @@ def ranked_plans(
             some, stated = new[start : start + _TOGETHER], query.fit.states_load
             each = estimate_each(query.model, query.system, some, stated=stated)
             known.update(zip(some, each, strict=True))
-    return [_ranked_plans(query, lines, known) for lines in rankings]
+    fields = _of_classes(query, known) if known else {}
+    return [
+        tuple(
+            RankedPlan.extending(known[line.strategy], **fields[line.strategy], **line.fields)
+            for line in takewhile(lambda line: line.strategy in fields, lines)
+        )
+        for lines in rankings
+    ]
 
 
-def _ranked_plans(
-    query: SearchQuery, lines: Sequence[RankedLine], known: Mapping[Strategy, Estimate]
-) -> tuple[RankedPlan, ...]:
-    """The first lines of a ranking, as long as their estimates are known."""
-    lines = [*takewhile(lambda line: line.strategy in known, lines)]
-    if not lines:
-        return ()
-    table = Table.of(query.model, [line.strategy for line in lines])
+def _of_classes(
+    query: SearchQuery, known: Mapping[Strategy, Estimate]
+) -> dict[Strategy, dict[str, Any]]:
+    """What was measured of the class of each plan, and its chance to fit where that is described.
+
+    As fields of a `RankedPlan`.
+    """
+    table = Table.of(query.model, [*known])
     codes = class_codes(query.model, query.system, table)
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
-    found: list[RankedPlan] = []
-    with suppress(KeyboardInterrupt):
-        likely = probabilities_of(query, table) if query.fit.described else []
-        for row, (line, code) in enumerate(zip(lines, codes, strict=True)):
-            one = line.strategy
-            named = ("settings", "variants", "best_step_time_s")
-            fields = {n: value for n in named if (value := getattr(line, n)) is not None}
-            fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])
-            fields["measured_configurations"] = int(number[code])
-            if likely:
-                fields["fits_probability"] = likely[row]
-                fields["verdict"] = verdict_of(likely[row], fits=known[one].fits)
-            found.append(RankedPlan.extending(known[one], **fields))
-    return tuple(found)
+    found: dict[Strategy, dict[str, Any]] = {}
+    for (one, estimated), code in zip(known.items(), codes, strict=True):
+        found[one] = {
+            "step_time_p80_s": estimated.step_time_s * float(factors[code]),
+            "measured_configurations": int(number[code]),
+        }
+    if query.fit.described:
+        for (one, estimated), likely in zip(
+            known.items(), probabilities_of(query, table), strict=True
+        ):
+            verdict = verdict_of(likely, fits=estimated.fits)
+            found[one] |= {"fits_probability": likely, "verdict": verdict}
+    return found
 
 
 def best_by_scale(

@@ -15,6 +15,7 @@ from shardwise.config.capabilities import IN_DOMAIN, Reported, described
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.software.resolve import is_description, match_of
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import InputError, check_flags, check_function
@@ -41,13 +42,13 @@ from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.recommend import with_recommendation
 from shardwise.planning.search.refine import POOL, is_open, merged_lines, refined_lines
-from shardwise.planning.search.results import Avoided, ScaleResult, SearchResult, SmallestGpus
+from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
-from shardwise.records import dataclass, replace
+from shardwise.records import dataclass, field, replace
 
 _log = logging.getLogger("shardwise.search")
 
@@ -332,10 +333,20 @@ def count(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizesFound:
-    """The best plan of each number of GPUs and batch, and no ranking."""
+class SizeFound:
+    """What was found at one number of GPUs and batch: the best strategy, not its estimate."""
 
-    scales: tuple[ScaleResult, ...]
+    candidates: int = 0
+    feasible: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    best: Strategy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizesFound:
+    """The best strategy of each number of GPUs and batch, and no ranking."""
+
+    sizes: Mapping[tuple[int, int], SizeFound]
     smallest: SmallestGpus | None
     complete: bool
 
@@ -358,8 +369,17 @@ def best_by_size(
         return _Scan.of(space, work, progress)
 
     found, _ = _with_offload(query, question.space, scan, saves=False)
-    scales = best_by_scale(query, found.work.candidates, found.scanned.by_scale)
-    return SizesFound(scales=scales, smallest=found.smallest, complete=found.complete)
+    candidates, sizes = found.work.candidates, {}
+    for scale, findings in found.scanned.by_scale.items():
+        illegal = refusals([box for box in candidates.illegal if box.scale == scale])
+        best = findings.best.number[:1]
+        sizes[scale.gpus, scale.global_batch_size] = SizeFound(
+            candidates=candidates.number_at(scale),
+            feasible=findings.feasible,
+            rejected=dict((findings.rejected + illegal).most_common()),
+            best=candidates.strategies(best).strategy(0) if len(best) else None,
+        )
+    return SizesFound(sizes=sizes, smallest=found.smallest, complete=found.complete)
 
 
 @dataclass(frozen=True, kw_only=True)

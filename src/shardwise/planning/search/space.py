@@ -41,8 +41,9 @@ from shardwise.config.strategy_fields import (
 )
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.distinct import known_of
 from shardwise.errors import Fault, InputError, shorten
-from shardwise.parallel.constraints import first_violation, illegal_faults, software
+from shardwise.parallel.constraints import faults_of, first_violation, software
 from shardwise.parallel.constraints.options import is_recomputable
 from shardwise.planning.search.keywords import SpaceKeywords
 
@@ -135,6 +136,8 @@ _SELECTED_BY = {
 }
 """Fields of which a search may select one value, with the word for it, in order of selection."""
 _AS_TP = "tp"
+# Other fields of a row that tries values of one.
+_ALONE = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True}
 # Longer sequences are split over context-parallel ranks, too: their activations alone fill an
 # accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
@@ -492,9 +495,12 @@ class Space(_Values):
             n: values[0]
             for n in SPACE_FIELDS
             if isinstance(values := getattr(self, n), tuple) and len(values) == 1
+            if n not in ("gpus", "global_batch_size")
         }
         wide = self.model_copy(update={"scope": FULL})
         mine, theirs = self.settled(model, system), wide.settled(model, system)
+        owners = model, system, *self.stacks(system)
+        known: dict[Any, tuple[Any, ...]] = known_of(dict, _with_meaning, *owners)
         found: dict[str, tuple[Any, ...]] = {}
         for field in SPACE_FIELDS:
             most = self.most(field, model, system)
@@ -508,7 +514,11 @@ class Space(_Values):
                 if field in _NEVER_VARIED:
                     every, context = self._that_run(field, (False, True), system), named
                 more = [value for value in every if value not in tried]
-                found[field] = _with_meaning(model, system, field, more, context)
+                row = context | _ALONE
+                key = field, *more, *row.items()
+                if key not in known:
+                    known[key] = _with_meaning(model, system, field, more, row)
+                found[field] = known[key]
         if self._balances(system):
             found["stage_layers"] = (_SELECTED_BY["stage_layers"],)
         return {field: values for field, values in found.items() if values}
@@ -619,7 +629,7 @@ def _recomputes(
     """Whether a stack recomputes these parts of a model."""
     fields = {"dp": 1, "gbs": 1, "seq_len": 1, "recompute": "selective", "stack": stack}
     row = Table.of(model, fields | {"recompute_parts": [parts]})
-    faults = illegal_faults(model, system, row).values()
+    faults = faults_of(model, system, row).values()
     return all(fault.field != "recompute_parts" for fault in faults)
 
 
@@ -630,17 +640,15 @@ def _is_left_to_stacks(field: str) -> bool:
 
 
 def _with_meaning(
-    model: Model, system: System, field: str, values: Sequence[Any], named: Mapping[str, Any]
+    model: Model, system: System, field: str, values: Sequence[Any], row: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Values that a model and a system allow at all, as experts allow dispatchers."""
     words = [value for value in values if value != _AS_TP]
-    row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: words}
-    row = {n: v for n, v in named.items() if n not in (*row, "gpus", "global_batch_size")} | row
     without = []
     if words:
-        table = Table.of(model, row)
+        table = Table.of(model, {**row, field: words})
         for at in np.flatnonzero(first_violation(model, system, table) >= 0).tolist():
-            faults = illegal_faults(model, system, table.take(slice(at, at + 1)))
+            faults = faults_of(model, system, table.take(slice(at, at + 1)))
             if any(fault.field == field for fault in faults.values()):
                 without.append(words[at])
     return tuple(value for value in values if value not in without)
