@@ -11,6 +11,7 @@ from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPo
 from shardwise.report.charts.common import (
     ACCENT,
     EMPTY,
+    GREY,
     INK,
     LINES,
     MUTED,
@@ -70,7 +71,7 @@ _MOST_WITH_WORDS = 30
 _COLUMN_WIDTH, _SIDES = 60, 160
 _FEW = 3
 # The library has one color for the chosen button, so that themes do not change these.
-_BUTTON_LOOK = {"bgcolor": "#d0d7de", "bordercolor": "#8b949e", "font": {"color": "#1f2328"}}
+_BUTTON_LOOK = {"bgcolor": EMPTY, "bordercolor": GREY, "font": {"color": INK}}
 # Between the names of groups and the buttons.
 _BUTTONS = 40
 # Size of the bold names of groups [pixels].
