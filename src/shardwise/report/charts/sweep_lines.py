@@ -132,7 +132,9 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     _add_times(figure, places, columns, measure)
     _add_memory(figure, columns)
     words = "system" if along is None else short_name(along.name)
-    title = f"Best strategies by {words}" if len(places) > 1 else "The best strategy"
+    title = "The best strategy" if result.searched else "Time and memory of the strategy"
+    if len(places) > 1:
+        title = f"{'Best strategies' if result.searched else title} by {words}"
     width = _SIDES + min(_WIDTH, _COLUMN_WIDTH * max(_FEW, len(places)))
     subtitle = sweep_words(result) + whisker_words(column.plan for column in columns)
     styled(figure, title, subtitle, height=330 + strip + 510, least_width=width)
@@ -522,7 +524,8 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     lines, shown = series(result, along), shown_for(result, tokens)
     _first(lines)
     figure = plotly().Figure()
-    title, subtitle = f"Best {shown.title} over {along.name}", sweep_words(result) + _known(lines)
+    best = f"Best {shown.title}" if result.searched else shown.title[0].upper() + shown.title[1:]
+    title, subtitle = f"{best} over {along.name}", sweep_words(result) + _known(lines)
     if len({number_of(along, point) for point in result.points}) < _LEAST_OF_A_LINE:
         for line in lines:
             figure.add_trace(point_bars(result, line, along, shown))
