@@ -3,6 +3,7 @@
 import json
 from math import log10
 
+import numpy as np
 import pytest
 
 from shardwise import InputError, search
@@ -86,6 +87,28 @@ def test_a_cell_shows_the_step_time_of_its_best_plan(found):
         assert shown["text"] == rounded(each.plan.step_time_s)
         told = f"memory {each.plan.memory_reserved_bytes / GIB:.1f} of 30.0 GiB"
         assert told in shown["customdata"]
+
+
+def test_words_on_cells_have_contrast(found):
+    """Black or white, 4.5:1 or more against the color of the cell (WCAG 2.1, 1.4.3)."""
+
+    def light(color):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) + 0.05
+
+    def channels(color):
+        return [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+
+    figure = heat_map(found)
+    cells, words = trace(figure, "step time"), trace(figure, "values")
+    places, colors = zip(*cells.colorscale, strict=True)
+    stops = list(zip(*map(channels, colors), strict=True))
+    assert len(words.text) == len(found.cells)
+    for row, column, ink in zip(words.y, words.x, words.textfont.color, strict=True):
+        share = (cells.z[row][column] - cells.zmin) / (cells.zmax - cells.zmin)
+        color = [np.interp(share, places, stop) for stop in stops]
+        pair = light(color), light(channels(ink))
+        assert max(pair) / min(pair) >= 4.5
 
 
 def test_cells_without_a_plan_are_drawn_as_infeasible(found):

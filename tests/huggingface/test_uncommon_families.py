@@ -8,9 +8,11 @@ import pytest
 from huggingface_configs import FAMILIES
 from rows import each_row
 from shardwise import InputError, Model
-from shardwise.huggingface.uncommon_families import UNCOMMON_FAMILIES
+from shardwise.huggingface.families import SECTIONS
 
-KINDS = [kind for family in UNCOMMON_FAMILIES.values() for kind in family.kinds if kind in FAMILIES]
+KINDS = [
+    kind for family in SECTIONS["uncommon"].values() for kind in family.kinds if kind in FAMILIES
+]
 
 
 def small(kind: str, **changes: Any) -> Model:

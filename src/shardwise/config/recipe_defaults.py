@@ -21,10 +21,11 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 
+_OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 READ_FIELDS = (
     *("quantization", "quantized_weights", "lora_rank", "weight_dtype", "zero", "ep", "pp", "vpp"),
     *("schedule", "dispatcher", "task", "training", "optimizer", "recompute", "recompute_parts"),
-    *("offload_weights", "offload_activations", "offload_optimizer"),
+    *_OFFLOADS,
     *("cuda_graphs", "expert_overlap"),
 )
 """Fields on which these defaults depend."""
@@ -79,7 +80,7 @@ def recipe_defaults(
     experts_again = selective & (np.asarray(values["recompute_parts"]) & _EXPERTS > 0)
     rows &= np.not_equal(values["recompute"], Recompute.FULL.code) & ~experts_again
     rows &= np.not_equal(values["optimizer"], Optimizer.MUON.code)
-    for name in ("offload_weights", "offload_activations", "offload_optimizer"):
+    for name in _OFFLOADS:
         rows &= ~np.asarray(values[name])
     if "cuda_graphs" in given:
         named, own = values["cuda_graphs"], of_stack(lambda stack: stack.cuda_graphs.code)

@@ -70,8 +70,9 @@ def columns_of(
             found[name], found[LISTS[name]] = _READ_LISTS[name](column, length)
         else:
             found[name] = _READERS[name](field, column, length)
+    of_stack = partial(_of_stack, found)
     if "fsdp_reshard" not in given:
-        reshard = np.array([one.pipeline_reshard for one in found["stacks"]])[found["stack"]]
+        reshard = of_stack(lambda stack: stack.pipeline_reshard)
         single = (found["pp"] == 1) | (found["zero"] != ZERO_WEIGHTS)
         found["fsdp_reshard"] = found["fsdp_reshard"] & (single | reshard)
     _fill_degrees(found, model, length)
@@ -79,22 +80,23 @@ def columns_of(
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)
     found.setdefault("schedule", chunked)
     if model.has_experts and "etp" not in given:
-        as_tp = np.array(
-            [[one.splits_experts_as_tp(alone=a) for a in (False, True)] for one in found["stacks"]]
-        )[found["stack"], (found["ep"] == 1).astype(np.int64)]
+        both = of_stack(lambda one: [one.splits_experts_as_tp(alone=a) for a in (False, True)])
+        as_tp = np.where(found["ep"] == 1, both[:, 1], both[:, 0])
         found["etp"] = np.where(as_tp, found["tp"], found["etp"])
     if model.has_experts:
-        kernels = np.array([one.kernel_of_experts.code for one in found["stacks"]])[found["stack"]]
+        kernels = of_stack(lambda stack: stack.kernel_of_experts.code)
         own = found["attention_kernel"]
         found["attention_kernel"] = np.where(own == AttentionKernel.STACK.code, kernels, own)
     usual = default_dispatchers(model, found)
     found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))
-    stacks = found["stacks"]
-    found |= recipe_defaults(
-        model, given, found, lambda of: np.array([of(one) for one in stacks])[found["stack"]]
-    )
+    found |= recipe_defaults(model, given, found, of_stack)
     _fill_tp_exchange(found, columns["sequence_parallel"], length)
     return found
+
+
+def _of_stack(columns: Mapping[str, Any], figure: Callable[[Stack], Any]) -> Any:
+    """A figure of the stack of each row."""
+    return np.array([figure(stack) for stack in columns["stacks"]])[columns["stack"]]
 
 
 def _with_defaults(columns: Mapping[str, object]) -> dict[str, object]:
@@ -379,8 +381,7 @@ def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int
 
 def _usual_codes(found: Mapping[str, Any], name: str, usual: Word) -> Ints:
     """Codes of a word that follows from others, by stack."""
-    words = [stack.field_defaults.get(name, usual) for stack in found["stacks"]]
-    return np.array([word.code for word in words])[found["stack"]]
+    return _of_stack(found, lambda stack: stack.field_defaults.get(name, usual).code)
 
 
 def _unnamed_dispatchers(column: Any, length: int) -> tuple[Bools, Any]:
@@ -402,7 +403,7 @@ def default_dispatchers(model: Model, columns: Mapping[str, Any]) -> Ints:
         `stack`, `stacks`, `ep` and `etp` of a `Table`.
     """
     sends = (columns["ep"] * columns["etp"] > 1) & model.has_experts
-    usual = np.array([stack.dispatcher.code for stack in columns["stacks"]])[columns["stack"]]
+    usual = _of_stack(columns, lambda stack: stack.dispatcher.code)
     return np.where(sends, usual, Dispatcher.ALL_TO_ALL.code)
 
 

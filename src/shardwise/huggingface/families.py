@@ -1,16 +1,24 @@
-"""Families of models on the Hugging Face hub as data: one record for each.
+"""Families of models on the Hugging Face hub: the records of `families.json`.
 
-A record names the keys of a family's config.json and what its class fixes; `decoders` reads files
-by it. `is_decoder` makes decoders of BERT's kin; the head of encoders is that of `ForMaskedLM`, and
-every word is predicted. Sources: the configuration classes and modules of `transformers` 5.23 and
-of the published repositories, and the papers that the catalog names; of mixtures of experts arXiv
-2401.04088 (Mixtral), 2401.06066, 2405.04434 and 2412.19437 (DeepSeek), 2407.10671 (Qwen2),
-2505.09388 (Qwen3), 2508.06471 (GLM-4.5), 2508.10925 (gpt-oss), 2510.22115 (Ling 2.0).
+A record has fields of `Family`: the keys of a family's config.json, and what its class fixes;
+`decoders` reads files by it. `like` names another record whose fields it has, too; the first
+section has what several records share. `is_decoder` makes decoders of BERT's kin; the head of
+encoders is that of `ForMaskedLM`, and every word is predicted. What counts and is not timed is in
+`more_left_out`.
+
+Sources: the configuration classes and modules of `transformers` 5.23 and 5.24 and of the published
+repositories, and the papers that the catalog names; of mixtures of experts arXiv 2401.04088
+(Mixtral), 2401.06066, 2405.04434, 2412.19437 and 2512.02556 (DeepSeek), 2407.10671 (Qwen2),
+2505.09388 (Qwen3), 2508.06471 (GLM-4.5), 2508.10925 (gpt-oss), 2510.22115 (Ling 2.0); of families
+that mix tokens by more than attention arXiv 2504.03624 (Nemotron-H), 2510.26692 (Kimi Linear),
+2501.08313 (MiniMax-01), 2403.19887 (Jamba), 2507.22448 (Falcon-H1).
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal
 
 When = bool | str
 """A fact; or the key of a flag, after an exclamation mark of its opposite; or several keys with
@@ -125,618 +133,51 @@ class Family:
     """What is left out of every file."""
 
 
-LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias")
-CAPS = {
-    "attn_logit_softcapping": "soft-capping of attention logits",
-    "final_logit_softcapping": "soft-capping of output logits",
-}
-GEMMA = replace(
-    LLAMA,
-    names={"hidden_act": ("hidden_activation",)},
-    activation="gelu_pytorch_tanh",
-    left_out=CAPS,
-)
-QWEN3 = replace(
-    LLAMA,
-    must=(("use_qk_norm", True, "must be true: the class has these norms always"),),
-    qk_norm="head",
-    window="qwen",
-)
-OLMO2 = replace(LLAMA, norms="post", qk_norm="width")
-_COHERE = replace(LLAMA, parallel=True, norm="layernorm", norm_bias=False)
-# Words of GPT-2 and of what was made from it.
-_GPT2_NAMES: Names = {
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-    "num_attention_heads": ("n_head", "num_attention_heads"),
-    "max_position_embeddings": ("n_positions", "max_position_embeddings"),
-    "intermediate_size": ("n_inner",),
-    "hidden_act": ("activation_function",),
-}
-GPT2 = Family(
-    kinds=("gpt2", "gpt-sw3"),
-    names=_GPT2_NAMES,
-    grouped=False,
-    qkv_bias=True,
-    out_bias=True,
-    gated=False,
-    activation="gelu_new",
-    mlp_bias=True,
-    ffn_ratio=4,
-    norm="layernorm",
-    position="learned",
-)
-_GPT_NEO = replace(
-    GPT2,
-    kinds=("gpt_neo",),
-    names={
-        "num_hidden_layers": ("num_layers", "num_hidden_layers"),
-        "num_attention_heads": ("num_heads", "num_attention_heads"),
-        "hidden_act": ("activation_function",),
-        "layer_types": ("attention_layers",),
-        "sliding_window": ("window_size",),
-    },
-    qkv_bias=False,
-    window="turns",
-    full_every=2,
-    full_last=False,
-    words=("global", "local"),
-)
-_GPTJ = replace(
-    GPT2,
-    kinds=("gptj",),
-    qkv_bias=False,
-    out_bias=False,
-    parallel=True,
-    position="rope",
-    head_bias=True,
-)
-GPT_NEOX = Family(
-    kinds=("gpt_neox",),
-    names={
-        "partial_rotary_factor": (
-            *("rotary_pct", "partial_rotary_factor", "rope_parameters.partial_rotary_factor"),
-        )
-    },
-    grouped=False,
-    qkv_bias="attention_bias",
-    out_bias="attention_bias",
-    gated=False,
-    activation="gelu",
-    mlp_bias=True,
-    norm="layernorm",
-    parallel="use_parallel_residual",
-    second_norm=True,
-)
-_STARCODER2 = Family(
-    kinds=("starcoder2",),
-    qkv_bias="use_bias",
-    out_bias="use_bias",
-    mlp_bias="use_bias",
-    window="all",
-    gated=False,
-    activation="gelu_pytorch_tanh",
-    norm="layernorm",
-)
-_OPT = Family(
-    kinds=("opt",),
-    names={"intermediate_size": ("ffn_dim",), "hidden_act": ("activation_function",)},
-    must=(
-        ("do_layer_norm_before", True, "norms behind the residual additions are not modeled"),
-        ("layer_norm_elementwise_affine", True, "norms without weights are not modeled for OPT"),
-        ("word_embed_proj_dim", "=hidden_size", "an embedding of another width is not modeled"),
-    ),
-    grouped=False,
-    qkv_bias="enable_bias",
-    out_bias="enable_bias",
-    gated=False,
-    activation="relu",
-    mlp_bias="enable_bias",
-    norm="layernorm",
-    final_norm="!_remove_final_layer_norm",
-    position="learned",
-    more_positions=2,
-)
-LATENT = Family(latent=True)
-
-DENSE: dict[str, Family] = {
-    "ApertusForCausalLM": replace(
-        LLAMA, kinds=("apertus",), qk_norm="head", gated=False, activation="xielu"
-    ),
-    "ArceeForCausalLM": replace(
-        LLAMA, kinds=("arcee",), gated=False, activation="relu2", mlp_bias="mlp_bias"
-    ),
-    "BioGptForCausalLM": replace(
-        _OPT,
-        kinds=("biogpt",),
-        names={},
-        must=(),
-        qkv_bias=True,
-        out_bias=True,
-        activation="gelu",
-        mlp_bias=True,
-        final_norm=True,
-    ),
-    "BloomForCausalLM": replace(
-        GPT2,
-        kinds=("bloom",),
-        names={
-            "hidden_size": ("hidden_size", "n_embed", "n_embd"),
-            "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-            "num_attention_heads": ("n_head", "num_attention_heads"),
-            "intermediate_size": ("n_inner",),
-        },
-        must=(
-            (
-                "apply_residual_connection_post_layernorm",
-                False,
-                "residuals from behind the norms are not modeled",
-            ),
-        ),
-        activation="gelu",
-        position="alibi",
-        embedding_norm=True,
-    ),
-    "CodeGenForCausalLM": replace(_GPTJ, kinds=("codegen",)),
-    "Cohere2ForCausalLM": replace(
-        _COHERE,
-        kinds=("cohere2",),
-        window="turns",
-        full_every="sliding_window_pattern",
-        unrotated="full",
-    ),
-    "CohereForCausalLM": replace(_COHERE, kinds=("cohere",)),
-    "CwmForCausalLM": replace(
-        LLAMA, kinds=("cwm",), window="turns", full_every=4, full_last=False, mlp_bias="mlp_bias"
-    ),
-    "Ernie4_5ForCausalLM": Family(
-        kinds=("ernie4_5",), qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"
-    ),
-    "Emu3ForCausalLM": replace(LLAMA, kinds=("emu3_text_model",), mlp_bias="mlp_bias"),
-    "Exaone4ForCausalLM": Family(
-        kinds=("exaone4",),
-        norms="post",
-        qk_norm="head",
-        window="turns",
-        full_every="sliding_window_pattern",
-        unrotated="full",
-    ),
-    "FalconForCausalLM": Family(
-        kinds=("falcon",),
-        names={
-            "hidden_size": ("hidden_size", "n_embed"),
-            "num_hidden_layers": ("num_hidden_layers", "n_layer"),
-            "num_attention_heads": ("num_attention_heads", "n_head"),
-            "intermediate_size": ("ffn_hidden_size",),
-            "hidden_act": ("activation",),
-        },
-        grouped=False,
-        qkv_bias="bias",
-        out_bias="bias",
-        mlp_bias="bias",
-        gated=False,
-        activation="gelu",
-        ffn_ratio=4,
-        norm="layernorm",
-    ),
-    "GPT2LMHeadModel": GPT2,
-    "GPTBigCodeForCausalLM": replace(
-        GPT2, kinds=("gpt_bigcode",), activation="gelu_pytorch_tanh", single="multi_query"
-    ),
-    "GPTJForCausalLM": _GPTJ,
-    "GPTNeoForCausalLM": _GPT_NEO,
-    "GPTNeoXForCausalLM": GPT_NEOX,
-    "Gemma2ForCausalLM": replace(
-        GEMMA, kinds=("gemma2",), norms="both", window="turns", full_every=2
-    ),
-    "Gemma3ForCausalLM": replace(
-        GEMMA,
-        kinds=("gemma3_text",),
-        norms="both",
-        qk_norm="head",
-        window="turns",
-        full_every="sliding_window_pattern",
-    ),
-    "GemmaForCausalLM": replace(GEMMA, kinds=("gemma",), left_out={}),
-    "Glm4ForCausalLM": Family(kinds=("glm4",), qkv_bias="attention_bias", norms="both"),
-    "GlmForCausalLM": Family(kinds=("glm",), qkv_bias="attention_bias"),
-    "GraniteForCausalLM": replace(LLAMA, kinds=("granite",), mlp_bias="mlp_bias"),
-    "GraniteSWAForCausalLM": replace(
-        LLAMA,
-        kinds=("granite_swa",),
-        sinks=True,
-        mlp_bias="mlp_bias",
-        window="turns",
-        full_every=4,
-        full_last=False,
-    ),
-    "HunYuanDenseV1ForCausalLM": replace(QWEN3, kinds=("hunyuan_v1_dense",), window="none"),
-    "HyperCLOVAXForCausalLM": replace(
-        LLAMA, kinds=("hyperclovax",), mlp_bias="mlp_bias", post_norm="use_post_norm"
-    ),
-    "Jais2ForCausalLM": replace(
-        LLAMA,
-        kinds=("jais2",),
-        gated=False,
-        activation="relu2",
-        mlp_bias="mlp_bias",
-        norm="layernorm",
-    ),
-    "Llama4ForCausalLM": replace(LLAMA, kinds=("llama4_text",)),
-    "LlamaForCausalLM": replace(
-        LLAMA, kinds=("llama", "exaone", "internlm3", "iquestcoder"), mlp_bias="mlp_bias"
-    ),
-    "MiniCPM3ForCausalLM": replace(LATENT, kinds=("minicpm3",)),
-    "Ministral3ForCausalLM": Family(kinds=("ministral3",), window="all"),
-    "MinistralForCausalLM": Family(kinds=("ministral",), window="all"),
-    "MistralForCausalLM": Family(kinds=("mistral",), window="all"),
-    "MptForCausalLM": Family(
-        kinds=("mpt",),
-        names={
-            "hidden_size": ("d_model", "hidden_size"),
-            "num_hidden_layers": ("n_layers", "num_hidden_layers"),
-            "num_attention_heads": ("n_heads", "num_attention_heads"),
-        },
-        must=(
-            ("no_bias", True, "biases: not modeled for MptForCausalLM"),
-            ("attn_config.alibi", True, "other positions are not modeled for MptForCausalLM"),
-            ("attn_config.qk_ln", False, "norms of queries and keys are not modeled"),
-        ),
-        grouped=False,
-        gated=False,
-        activation="gelu",
-        ffn_ratio="expansion_ratio",
-        norm="layernorm",
-        norm_bias=False,
-        position="alibi",
-    ),
-    "NanoChatForCausalLM": replace(
-        LLAMA,
-        kinds=("nanochat",),
-        qk_norm="unweighted",
-        gated=False,
-        activation="relu2",
-        norm_weight=False,
-        embedding_norm=True,
-        left_out=CAPS,
-    ),
-    "NemotronForCausalLM": replace(
-        LLAMA,
-        kinds=("nemotron",),
-        gated=False,
-        activation="relu2",
-        mlp_bias="mlp_bias",
-        norm="layernorm",
-    ),
-    "OPTForCausalLM": _OPT,
-    "Olmo2ForCausalLM": replace(OLMO2, kinds=("olmo2",)),
-    "Olmo3ForCausalLM": replace(OLMO2, kinds=("olmo3",), window="turns", full_every=4),
-    "OlmoForCausalLM": replace(LLAMA, kinds=("olmo",), norm="layernorm", norm_weight=False),
-    "PersimmonForCausalLM": replace(
-        GPT_NEOX,
-        kinds=("persimmon",),
-        names={},
-        qkv_bias=True,
-        out_bias=True,
-        qk_norm="head",
-        qk_normed="qk_layernorm",
-        activation="relu2",
-        parallel=False,
-        second_norm=False,
-    ),
-    "Phi3ForCausalLM": Family(kinds=("phi3",), window="all"),
-    "PhiForCausalLM": replace(
-        GPT_NEOX,
-        kinds=("phi",),
-        names={},
-        grouped=True,
-        qkv_bias=True,
-        out_bias=True,
-        qk_norm="head",
-        qk_normed="qk_layernorm",
-        activation="gelu_new",
-        parallel=True,
-        second_norm=False,
-        head_bias=True,
-    ),
-    "Qwen2ForCausalLM": Family(
-        kinds=("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), qkv_bias=True, window="qwen"
-    ),
-    "Qwen3ForCausalLM": replace(QWEN3, kinds=("qwen3", "qwen3_vl_text")),
-    "SeedOssForCausalLM": Family(
-        kinds=("seed_oss",),
-        qkv_bias="attention_bias",
-        out_bias="attention_out_bias",
-        mlp_bias="mlp_bias",
-    ),
-    "SmolLM3ForCausalLM": replace(
-        LLAMA, kinds=("smollm3",), mlp_bias="mlp_bias", window="turns", unrotated="listed"
-    ),
-    "StableLmForCausalLM": Family(
-        kinds=("stablelm",),
-        must=(("qk_layernorm", False, "norms of single heads are not modeled"),),
-        qkv_bias="use_qkv_bias",
-        norm="layernorm",
-        parallel="use_parallel_residual",
-    ),
-    "Starcoder2ForCausalLM": _STARCODER2,
-    "VaultGemmaForCausalLM": replace(GEMMA, kinds=("vaultgemma",), window="turns", full_every=2),
-    "XGLMForCausalLM": replace(
-        _OPT,
-        kinds=("xglm",),
-        names={
-            "hidden_size": ("d_model", "hidden_size"),
-            "num_hidden_layers": ("num_layers", "num_hidden_layers"),
-            "num_attention_heads": ("attention_heads", "num_attention_heads"),
-            "intermediate_size": ("ffn_dim",),
-            "hidden_act": ("activation_function",),
-        },
-        must=(),
-        qkv_bias=True,
-        out_bias=True,
-        activation="gelu",
-        mlp_bias=True,
-        final_norm=True,
-        position="sinusoidal",
-    ),
-    "YoutuForCausalLM": replace(LATENT, kinds=("youtu",)),
-}
-"""Families without experts, by architecture."""
+_SHARED = "shared"
+_NESTED = ("names", "left_out", "experts")
 
 
-BERT = Family(
-    kinds=("bert",),
-    must=(
-        ("position_embedding_type", "absolute", "relative positions are not modeled"),
-        ("tie_word_embeddings", True, "an untied head, which has two biases, is not modeled"),
-    ),
-    grouped=False,
-    causal="is_decoder",
-    qkv_bias=True,
-    out_bias=True,
-    gated=False,
-    activation="gelu",
-    mlp_bias=True,
-    norm="layernorm",
-    norms="stream",
-    final_norm=False,
-    embedding_norm=True,
-    position="learned",
-    head_transform=True,
-    head_bias=True,
-    typed=True,
-)
-PRE_NORM = replace(BERT, norms="pre", final_norm=True)
-_RECORDS = {
-    "Bert": BERT,
-    "BertGeneration": replace(BERT, kinds=("bert-generation",), head_transform=False, typed=False),
-    "Camembert": replace(BERT, kinds=("camembert",)),
-    "Data2VecText": replace(BERT, kinds=("data2vec-text",)),
-    "MegatronBert": replace(PRE_NORM, kinds=("megatron-bert",), embedding_norm=False),
-    "Roberta": replace(BERT, kinds=("roberta",)),
-    "RobertaPreLayerNorm": replace(PRE_NORM, kinds=("roberta-prelayernorm",)),
-    "XLMRoberta": replace(BERT, kinds=("xlm-roberta",)),
-}
-# Classes of a family: what a record is the same for.
-_CLASSES = {
-    "Bert": ("BertForMaskedLM", "BertLMHeadModel"),
-    "BertGeneration": ("BertGenerationDecoder",),
-}
-_VIT = Family(
-    kinds=("vit",),
-    grouped=False,
-    causal=False,
-    qkv_bias="qkv_bias",
-    out_bias=True,
-    gated=False,
-    activation="gelu",
-    mlp_bias=True,
-    norm="layernorm",
-    position="sinusoidal",
-    images=True,
-)
-ENCODERS: dict[str, Family] = {"ViTForImageClassification": _VIT, "ViTModel": _VIT} | {
-    name: record
-    for family, record in _RECORDS.items()
-    for name in _CLASSES.get(family, (f"{family}ForMaskedLM", f"{family}ForCausalLM"))
-}
-"""The record of each class."""
+def _read() -> dict[str, dict[str, Family]]:
+    """Read the records of each section, by architecture."""
+    text = files(__package__).joinpath("families.json").read_text(encoding="utf-8")
+    known: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Family]] = {}
+    for section, rows in json.loads(text).items():
+        found[section] = {}
+        for classes, own in rows.items():
+            row = _merged(own, known)
+            row |= {name: _merged(row[name], known) for name in _NESTED if name in row}
+            known |= dict.fromkeys(classes.split(), row)
+            if section != _SHARED:
+                found[section] |= dict.fromkeys(classes.split(), _family(row))
+    return found
 
 
-MIXTRAL = Experts(number="num_local_experts", ffn="intermediate_size")
-# Both names of one key: `num_local_experts` is what transformers 5 writes.
-_EXPERTS: Names = {"num_experts": ("num_experts", "num_local_experts")}
-ROUTED: Names = {"num_experts": ("n_routed_experts", "num_local_experts")}
-DEEPSEEK = Experts(shared_number="n_shared_experts", groups=True, sparse="leading")
-DEEPSEEK_LATENT = replace(
-    LATENT, names=ROUTED, needed=("first_k_dense_replace",), mtp="num_nextn_predict_layers"
-)
-_QWEN_STEPS = Experts(sparse="steps")
-_GRANITE_MOE = replace(LLAMA, experts=MIXTRAL)
-_SHARED = replace(MIXTRAL, shared_ffn="shared_intermediate_size")
-_OLMOE = Experts(ffn="intermediate_size")
+def _merged(own: str | Mapping[str, Any], known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A record with the fields of another one that it is like, or a name for one."""
+    if isinstance(own, str):
+        return known[own]
+    row = dict(own)
+    return known[row.pop("like")] | row if "like" in row else row
 
-_WITH_EXPERTS: dict[str, Family] = {
-    "AriaTextForCausalLM": replace(
-        LLAMA,
-        kinds=("aria_text",),
-        experts=Experts(
-            number="moe_num_experts",
-            ffn="intermediate_size",
-            chosen="moe_topk",
-            shared_number="moe_num_shared_experts",
-        ),
-    ),
-    "BailingMoeV2ForCausalLM": Family(
-        needed=("num_shared_experts", "use_qk_norm", "num_key_value_heads"),
-        qkv_bias="use_qkv_bias|use_bias",
-        out_bias="use_bias",
-        qk_norm="head",
-        qk_normed="use_qk_norm",
-        experts=Experts(
-            shared_number="num_shared_experts",
-            selection_bias="moe_router_enable_expert_bias",
-            groups=True,
-            sparse="leading",
-        ),
-        mtp="num_nextn_predict_layers",
-    ),
-    "DbrxForCausalLM": Family(
-        kinds=("dbrx",),
-        names={
-            "hidden_size": ("d_model", "hidden_size"),
-            "num_hidden_layers": ("n_layers", "num_hidden_layers"),
-            "num_attention_heads": ("n_heads", "num_attention_heads"),
-            "num_key_value_heads": ("attn_config.kv_n_heads",),
-            "hidden_act": ("ffn_config.ffn_act_fn.name",),
-        },
-        norm="layernorm",
-        norm_bias=False,
-        experts=Experts(
-            number="ffn_config.moe_num_experts",
-            ffn="ffn_config.ffn_hidden_size",
-            chosen="ffn_config.moe_top_k",
-        ),
-    ),
-    "DeepseekForCausalLM": replace(
-        LLAMA,
-        kinds=("deepseek",),
-        names=ROUTED,
-        needed=("first_k_dense_replace",),
-        experts=DEEPSEEK,
-    ),
-    "DeepseekV2ForCausalLM": replace(
-        DEEPSEEK_LATENT, kinds=("deepseek_v2",), experts=replace(DEEPSEEK, method="greedy")
-    ),
-    "DeepseekV3ForCausalLM": replace(
-        DEEPSEEK_LATENT,
-        kinds=("deepseek_v3", "kimi_k2", "sarvam_mla"),
-        experts=replace(DEEPSEEK, method="noaux_tc"),
-    ),
-    "Dots1ForCausalLM": replace(
-        LLAMA,
-        kinds=("dots1",),
-        names=ROUTED,
-        qk_norm="head",
-        window="turns",
-        experts=replace(DEEPSEEK, selection_bias=True),
-    ),
-    "Ernie4_5_MoeForCausalLM": Family(
-        kinds=("ernie4_5_moe",),
-        names={"num_experts": ("moe_num_experts",), "num_experts_per_tok": ("moe_k",)},
-        experts=Experts(
-            shared_number="moe_num_shared_experts", selection_bias=True, sparse="indices"
-        ),
-    ),
-    "ExaoneMoeForCausalLM": Family(
-        kinds=("exaone_moe",),
-        qk_norm="head",
-        window="turns",
-        full_every="sliding_window_pattern",
-        unrotated="full",
-        experts=replace(DEEPSEEK, shared_number="num_shared_experts", selection_bias=True),
-    ),
-    "FlexOlmoForCausalLM": replace(OLMO2, kinds=("flex_olmo",), names=_EXPERTS, experts=_OLMOE),
-    "Glm4MoeForCausalLM": Family(
-        kinds=("glm4_moe", "glm4v_moe_text", "sarvam_moe"),
-        names=ROUTED,
-        needed=("n_shared_experts",),
-        floors=True,
-        qkv_bias="attention_bias",
-        qk_norm="head",
-        qk_normed="use_qk_norm",
-        experts=replace(DEEPSEEK, selection_bias=True),
-        mtp="num_nextn_predict_layers",
-    ),
-    "Glm4MoeLiteForCausalLM": replace(
-        DEEPSEEK_LATENT,
-        kinds=("glm4_moe_lite",),
-        needed=(),
-        experts=replace(DEEPSEEK, method="noaux_tc"),
-    ),
-    "GptOssForCausalLM": replace(
-        LLAMA,
-        kinds=("gpt_oss",),
-        sinks=True,
-        window="turns",
-        full_every=2,
-        experts=replace(MIXTRAL, bias=True, router_bias=True),
-    ),
-    "GraniteMoeForCausalLM": replace(_GRANITE_MOE, kinds=("granitemoe",)),
-    "GraniteMoeSWAForCausalLM": replace(
-        _GRANITE_MOE,
-        kinds=("granitemoe_swa",),
-        sinks=True,
-        window="turns",
-        full_every=4,
-        full_last=False,
-        experts=_SHARED,
-    ),
-    "GraniteMoeSharedForCausalLM": replace(
-        _GRANITE_MOE, kinds=("granitemoeshared",), experts=_SHARED
-    ),
-    "HYV3ForCausalLM": replace(
-        LLAMA,
-        kinds=("hy_v3",),
-        names=_EXPERTS,
-        qk_norm="head",
-        mlp_bias="mlp_bias",
-        experts=Experts(shared_number="num_shared_experts", selection_bias=True, sparse="leading"),
-    ),
-    "HunYuanMoEV1ForCausalLM": replace(
-        QWEN3,
-        kinds=("hunyuan_v1_moe",),
-        names=_EXPERTS | {"num_experts_per_tok": ("moe_topk", "num_experts_per_tok")},
-        window="none",
-        experts=Experts(ffn="intermediate_size", shared_ffn="intermediate_size"),
-    ),
-    "MellumForCausalLM": replace(
-        LLAMA,
-        kinds=("mellum",),
-        names=_EXPERTS,
-        qk_norm="head",
-        window="turns",
-        experts=Experts(sparse="leading"),
-        mtp="num_nextn_predict_layers",
-    ),
-    "MiniMaxM2ForCausalLM": Family(
-        kinds=("minimax_m2",),
-        names={"num_local_experts": ("num_local_experts", "num_experts")},
-        must=(("use_qk_norm", True, "must be true: the class has these norms always"),),
-        qk_norm="width",
-        left_out={"num_mtp_modules": "modules of multi-token prediction"},
-        experts=replace(MIXTRAL, selection_bias=True),
-    ),
-    "MixtralForCausalLM": Family(kinds=("mixtral",), window="all", experts=MIXTRAL),
-    "OlmoeForCausalLM": replace(
-        LLAMA, kinds=("olmoe",), names=_EXPERTS, qk_norm="width", experts=_OLMOE
-    ),
-    "PhimoeForCausalLM": replace(
-        LLAMA,
-        kinds=("phimoe",),
-        window="all",
-        norm="layernorm",
-        head_bias="lm_head_bias",
-        experts=MIXTRAL,
-    ),
-    "Qwen2MoeForCausalLM": Family(
-        kinds=("qwen2_moe",),
-        names=_EXPERTS,
-        qkv_bias="qkv_bias",
-        window="qwen",
-        experts=replace(
-            _QWEN_STEPS, shared_ffn="shared_expert_intermediate_size", shared_gate=True
-        ),
-    ),
-    "Qwen3MoeForCausalLM": replace(
-        QWEN3, kinds=("qwen3_moe", "qwen3_vl_moe_text"), names=_EXPERTS, experts=_QWEN_STEPS
-    ),
-    "SolarOpenForCausalLM": replace(
-        LLAMA,
-        kinds=("solar_open",),
-        names=ROUTED,
-        experts=replace(DEEPSEEK, sparse="all", selection_bias=True),
-    ),
-}
-FAMILIES = DENSE | _WITH_EXPERTS | ENCODERS
+
+def _family(row: Mapping[str, Any]) -> Family:
+    fields = _frozen(row)
+    if "experts" in fields:
+        fields["experts"] = Experts(**fields["experts"])
+    return Family(**fields)
+
+
+def _frozen(value: Any) -> Any:
+    """A value of JSON with tuples for lists."""
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+SECTIONS = _read()
+"""Records by section of the file and architecture."""
+FAMILIES = {name: one for rows in SECTIONS.values() for name, one in rows.items()}
 """The record of each architecture."""
+ENCODERS = SECTIONS["encoders"]
+"""Those of encoders and of decoders of their kin."""

@@ -2,20 +2,14 @@
 
 from collections.abc import Callable
 
-from shardwise.huggingface import families, hybrid_decoders, more_decoders, uncommon_decoders
+from shardwise.huggingface import hybrid_decoders, more_decoders, uncommon_decoders
 from shardwise.huggingface.decoders import Fields, falcon, llama4, read
+from shardwise.huggingface.families import FAMILIES as FAMILIES  # noqa: PLC0414 - of this module, too
 from shardwise.huggingface.families import Family
 from shardwise.huggingface.files import Config
-from shardwise.huggingface.hybrid_families import HYBRID_FAMILIES
-from shardwise.huggingface.more_families import MORE_FAMILIES
-from shardwise.huggingface.uncommon_families import UNCOMMON_FAMILIES
 
 Reader = Callable[[Config], Fields]
 
-FAMILIES: dict[str, Family] = (
-    families.FAMILIES | MORE_FAMILIES | HYBRID_FAMILIES | UNCOMMON_FAMILIES
-)
-"""The record of each architecture."""
 _OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "FalconForCausalLM": falcon,
     "Llama4ForCausalLM": llama4,

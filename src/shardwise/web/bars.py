@@ -48,9 +48,10 @@ def time_html(found: Estimate) -> str:
         rows.append(_interval(interval.low_s, interval.high_s, longest, words))
     if hidden:
         rows.append(_bar(hidden, longest, "hidden", hatched=True))
+    legend = _legend([*parts, *hidden], step, interval and words)
     return (
         f'<div class="sw-bars" role="img" aria-label="{html.escape("Time of a step: " + summary)}">'
-        f"<h3>Time of a step</h3>{''.join(rows)}</div>{_legend([*parts, *hidden], step)}"
+        f"<h3>Time of a step</h3>{''.join(rows)}</div>{legend}"
     )
 
 
@@ -89,7 +90,7 @@ def memory_html(found: Estimate) -> str:
     return (
         f'<div class="sw-bars" role="img" aria-label="{html.escape(summary)}">'
         f"<h3>Memory by stage</h3><div class='sw-stack'>{''.join(bars)}{line}</div></div>"
-        f"{_legend(parts, peak.reserved)}<p class='sw-hint'>{where}</p>"
+        f"{_legend(parts, peak.reserved, known and words)}<p class='sw-hint'>{where}</p>"
     )
 
 
@@ -152,13 +153,15 @@ def _interval(low: float, high: float, longest: float, words: str) -> str:
     return f'<div class="sw-interval" title="{words}" style="{look}"></div>'
 
 
-def _legend(parts: Sequence[_Part], total: float) -> str:
-    """Names, sizes and shares."""
+def _legend(parts: Sequence[_Part], total: float, interval: object) -> str:
+    """Names, sizes and shares, and what the bracket is."""
     items = [
         f'<li><i style="background-color:{part.color}"></i>{html.escape(part.name)} '
         f"<b>{part.words}</b> {percent(part.size / total)}</li>"
         for part in parts
     ]
+    if interval:
+        items.append(f"<li><i class='sw-bracket'></i>{interval}</li>")
     return f"<ul class='sw-legend'>{''.join(items)}</ul>"
 
 

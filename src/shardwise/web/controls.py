@@ -40,7 +40,23 @@ MORE: Mapping[str, tuple[str, ...]] = {
 """All other fields by section of the help; the sections are closed at first."""
 _ON_OFF = {"true": "on", "false": "off"}
 _UNSET = "default"
-_EXAMPLES = {"QUANTITY": "number with unit", "tokens": "such as 300B"}
+_EXAMPLES = {"tokens": "such as 300B", "X": "such as 1.2", "N": "number"} | dict.fromkeys(
+    ("mtbf", "node_mtbf"), "such as 50000h"
+)
+# By the unit that the help of a field names.
+_OF_UNIT = {"[s]": "such as 30min", "[kg/kWh]": "380 g/kWh", "[byte/s]": "such as 10GB/s"}
+_LABELS = {
+    "gpus": "GPUs",
+    "global_batch_size": "global batch",
+    "seq_len": "sequence",
+    "finetune": "fine-tuning",
+    "zero": "ZeRO stage",
+    "stack": "software stack",
+    "pue": "PUE",
+    "mtbf": "MTBF",
+    "node_mtbf": "node MTBF",
+}
+"""Names that readers know better than those of flags."""
 
 
 @dataclass(slots=True)
@@ -52,7 +68,7 @@ class Input:
 
 def label_of(name: str) -> str:
     """Name of a field as the page shows it: short, with spaces."""
-    return short_of(name).replace("_", " ")
+    return _LABELS.get(name) or short_of(name).replace("_", " ")
 
 
 def about(name: str) -> str:
@@ -64,10 +80,11 @@ def _allowed(name: str) -> str:
     """What can be typed: the range of a number, or the placeholder of the flag."""
     words, field = flag_words(name)[0], COLUMNS.get(name)
     if field is None or field.kind not in (Kind.WHOLE, Kind.NUMBER):
-        return _EXAMPLES.get(words if name not in _EXAMPLES else name, words)
+        example = next((one for unit, one in _OF_UNIT.items() if unit in about(name)), words)
+        return _EXAMPLES.get(name) or _EXAMPLES.get(words, example)
     if field.most < MOST:
         return f"{field.least:g} to {field.most:g}"
-    return f"{words}, at least {field.least:g}"
+    return f"{field.least:g} or more" + (", or NxN" if "NxN" in words else "")
 
 
 def field_input(name: str, changed: Set) -> Input:
@@ -100,7 +117,8 @@ def _slider(name: str, stops: tuple[int, ...], changed: Set) -> Input:
         label = ui.label(label_of(name)).classes("sw-label")
         label.tooltip(about(name))
         slider = ui.slider(min=0, max=len(stops) - 1, step=1, value=0)
-        slider.props(f'aria-label="{label_of(name)}" dense snap markers')
+        slider.props(f'aria-label="{label_of(name)}" aria-description="{about(name)}"')
+        slider.props("dense snap markers")
         slider.tooltip(about(name))
         slider.mark(name)
         number = ui.input(value="1").props(
@@ -196,7 +214,7 @@ def _default_label(name: str) -> str:
 
 def _text(name: str, changed: Set, now: str | None = None) -> Input:
     """A field to type in; of a figure, with what it is now."""
-    look = "dense outlined debounce=300 clearable stack-label"
+    look = "dense outlined debounce=300 stack-label" + (" clearable" if name not in SIZES else "")
     label, words = (label_of(name), _allowed(name)) if now is None else (name, now)
     entry = ui.input(label=label, placeholder=words).props(look)
     entry.classes("w-full").mark(name)

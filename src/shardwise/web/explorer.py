@@ -47,6 +47,8 @@ class Explorer:
         self.busy = ui.linear_progress(show_value=False).classes("sw-busy")
         """Visible while an answer is computed."""
         self.busy.props('indeterminate aria-label="Computing"').set_visibility(False)
+        self.summary = ui.label().mark("summary")
+        """What a phone shows at its lower edge; a link past the inputs on any screen."""
         self._asked = 0
         self._dark = ui.dark_mode(value=None)
         self._task: asyncio.Task[None] | None = None
@@ -111,6 +113,8 @@ class Explorer:
         ui.run_javascript(f"history.replaceState(null, '', '?{query}')")
         if self._task is not None:
             self._task.cancel()
+        if self.state.tab != "estimate":
+            self.summary.set_text("Results")
         if self.open_tab is not None:
             tab = self.open_tab()
             self._task = self.start(tab.renew(), tab.show)

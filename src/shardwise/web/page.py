@@ -150,6 +150,7 @@ class Page:
     def _header(self) -> None:
         explorer = self._explorer
         with ui.header().classes("sw-header items-center"):
+            explorer.summary.move(ui.link(target="#results").classes("sw-summary"))
             ui.label("shardwise").classes("sw-title")
             ui.label("Know a training run before you launch it").classes("sw-claim")
             ui.space()
@@ -184,6 +185,12 @@ class Page:
                 ui.menu_item(f"before {named}", on_click=partial(self._explorer.undo, steps))
 
     def _build_inputs(self) -> None:
+        with ui.element("div").classes("sw-column"):
+            self._build_layout()
+        with ui.element("div").classes("sw-column"):
+            self._build_options()
+
+    def _build_layout(self) -> None:
         ui.label("Model and system").classes("sw-heading")
         for kind, folder in (("model", "models"), ("system", "systems")):
             self._named(kind, folder)
@@ -215,6 +222,8 @@ class Page:
             self._add_inputs(SIZES)
         ui.label("Layout").classes("sw-heading")
         self._add_inputs(DEGREES)
+
+    def _build_options(self) -> None:
         ui.label("Options").classes("sw-heading")
         with ui.element("div").classes("sw-two"):
             self._add_inputs(WORDS)

@@ -124,7 +124,9 @@ class FileText:
         self._label = label
         with ui.column().classes("sw-file"):
             self._area = ui.textarea(label, placeholder="paste it here, or upload a file")
-            self._area.props("outlined dense debounce=300 input-class=sw-mono").classes("w-full")
+            self._area.props("outlined dense stack-label debounce=300 input-class=sw-mono").classes(
+                "w-full"
+            )
             self._area.mark(mark).on_value_change(self._typed)
             chooser = ui.element("input").props("type=file").classes("hidden").mark(f"{mark}-file")
             chooser.props(f'aria-label="File: {label}"')

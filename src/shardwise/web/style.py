@@ -7,13 +7,14 @@ STYLE = """
 .sw-claim { color: #c6d7e2; font-size: 14px; }
 .sw-grid { display: grid; grid-template-columns: minmax(280px, 340px) minmax(0, 1fr);
   gap: 16px; padding: 12px 16px; width: 100%; }
-.sw-inputs { display: flex; flex-direction: column; gap: 6px; }
+.sw-inputs, .sw-column { display: flex; flex-direction: column; gap: 6px; }
 .sw-heading { font-weight: 600; margin-top: 6px; }
 .sw-hint { color: #57606a; font-size: 12px; }
 .body--dark .sw-hint { color: #9aa7b4; }
 .sw-row { gap: 8px; }
 .sw-label { width: 92px; flex: none; font-size: 13px; }
 .sw-number { width: 72px; flex: none; }
+.sw-two .q-field__control, .sw-three .q-field__control { padding: 0 8px; }
 .sw-two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 6px; width: 100%; }
 .sw-three { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 6px;
   width: 100%; }
@@ -44,6 +45,8 @@ STYLE = """
 .sw-hatched, .sw-hatched span { height: 22px; line-height: 22px; }
 .sw-hatched span { background-image: repeating-linear-gradient(45deg, rgba(255,255,255,.45) 0 4px,
   transparent 4px 8px); }
+.sw-legend .sw-bracket { width: 18px; height: 7px; border: 2px solid currentColor;
+  border-top: 0; border-radius: 0; }
 .sw-interval { height: 8px; border: 2px solid currentColor; border-top: 0; margin-bottom: 6px; }
 .sw-stack { position: relative; max-height: 420px; overflow-y: auto; }
 .sw-stack .sw-bar { height: 26px; }
@@ -53,13 +56,19 @@ STYLE = """
   margin: 6px 0 0; font-size: 13px; }
 .sw-legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
   margin-right: 5px; }
+/* Plotly has one color for the active button, and none for a dark page. */
+.updatemenu-item-rect[style*="rgb(244, 250, 255)"] { fill: #9fd0f2 !important; }
+.body--dark .updatemenu-item-rect[style*="rgb(244, 250, 255)"] { fill: #1f5f8b !important; }
 .sw-card { width: 100%; min-width: 0; }
 .sw-verdict { border-left: 6px solid; padding: 6px 12px; font-size: 18px; font-weight: 600;
   width: 100%; }
 .sw-fits { border-color: #1a7f37; }
 .sw-edge { border-color: #bf8700; }
 .sw-fits-not { border-color: #cf222e; }
-.sw-summary { display: none; }
+.sw-summary { position: fixed; top: -100px; left: 8px; z-index: 7000; padding: 8px 12px;
+  background: #0b3d5c; color: white !important; font-size: 14px; font-weight: 600;
+  text-decoration: none; opacity: 1 !important; }
+.sw-summary:focus { top: 4px; }
 .sw-busy { position: fixed !important; top: 0; left: 0; z-index: 7000; visibility: hidden;
   animation: sw-appear 0s .4s forwards; }
 @keyframes sw-appear { to { visibility: visible; } }
@@ -67,7 +76,7 @@ STYLE = """
 .sw-printed .scroll { overflow-x: auto; }
 .sw-printed table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .sw-printed caption { text-align: left; font-weight: 600; padding: 6px 0 2px; }
-.sw-printed th, .sw-printed td { padding: 2px 10px 2px 0; text-align: right; white-space: nowrap;
+.sw-printed th, .sw-printed td { padding: 2px 8px 2px 0; text-align: right; white-space: nowrap;
   vertical-align: top; font-weight: 400; }
 .sw-printed thead th { font-weight: 600; border-bottom: 1px solid #d0d7de; }
 .sw-printed .text { text-align: left; white-space: normal; }
@@ -84,6 +93,26 @@ STYLE = """
 .sw-export { width: 900px; max-width: 96vw; }
 .sw-code { max-height: 50vh; overflow: auto; }
 .sw-scroll { overflow-x: auto; width: 100%; }
+.sw-plans { container-type: inline-size; overflow-x: auto; width: 100%; }
+.sw-plan, .sw-rest { cursor: pointer; }
+.sw-rest, .sw-at-never { display: none; }
+.sw-rest:has(.sw-below-never) { display: table-row; }
+.sw-rest div { display: flex; flex-wrap: wrap; gap: 0 12px; padding: 2px 0 6px; }
+.sw-rest td { height: auto !important; padding-top: 0 !important; }
+.sw-rest span { white-space: normal; }
+.sw-plan:has(+ .sw-rest .sw-below-never) td { border-bottom: 0; }
+.sw-below-middle, .sw-below-wide { display: none; }
+@container (max-width: 899px) {
+  .sw-rest { display: table-row; }
+  .sw-plan td { border-bottom: 0 !important; }
+  .sw-at-wide { display: none; }
+  .sw-below-wide { display: inline; }
+}
+@container (max-width: 579px) {
+  .sw-at-middle { display: none; }
+  .sw-below-middle { display: inline; }
+  .sw-plans th, .sw-plans td { padding: 2px 4px !important; }
+}
 .q-btn:focus-visible { box-shadow: 0 0 0 3px #1f6feb; }
 .sw-header .q-btn:focus-visible { box-shadow: 0 0 0 3px white; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
@@ -101,17 +130,15 @@ body.body--dark { --q-primary: #79b8ff !important; }
 @media (min-width: 1400px) {
   .sw-grid { grid-template-columns: 600px minmax(0, 1fr); }
   .sw-facts { grid-template-columns: repeat(4, minmax(0, 1fr)); }
-  .sw-inputs { display: block; columns: 2; column-gap: 16px; }
-  .sw-inputs > * { break-inside: avoid; margin-bottom: 6px; }
+  .sw-inputs { flex-direction: row; gap: 16px; }
+  .sw-column { flex: 1 1 0; min-width: 0; }
 }
 @media (max-width: 860px) {
   .sw-grid { grid-template-columns: minmax(0, 1fr); padding: 8px; }
   .sw-claim { display: none; }
   .sw-printed dl { grid-template-columns: minmax(0, 1fr); }
   .sw-printed dd { margin-bottom: 4px; }
-  .sw-summary { display: block; position: fixed; left: 0; right: 0; bottom: 0; z-index: 2000;
-    background: #0b3d5c; color: white !important; padding: 8px 12px; font-size: 14px;
-    font-weight: 600; text-decoration: none; opacity: 1 !important; }
+  .sw-summary, .sw-summary:focus { left: 0; right: 0; top: auto; bottom: 0; z-index: 2000; }
   .sw-grid { padding-bottom: 56px; }
   .sw-header { flex-wrap: nowrap; gap: 2px; padding: 4px 8px; overflow-x: auto; }
 }

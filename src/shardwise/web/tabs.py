@@ -32,36 +32,65 @@ _WORK = (
 """Fields that say what is trained, and not how."""
 _USUAL = ("nvlink.bandwidth", "fabric.bandwidth", "hbm.bandwidth")
 _MODES = {False: "this strategy at every value", True: "the best strategy at every value"}
-_COMPARED = ("name", "plan", "Step time", "P(fits)", "Memory", "Tokens/s", "MFU", "Cost")
+_COMPARED = ("name", "Step time", "P(fits)", "Memory", "Tokens/s", "MFU", "Cost", "plan")
 _LARGEST = {
     "seq-len": "the longest sequence",
     "mbs": "the largest micro-batch",
     "lora-rank": "the highest rank of adapters",
 }
 _STATES = {"fits": "sw-fits", "on the edge": "sw-edge", "does not fit": "sw-fits-not"}
-_LOAD_BUTTON = """
-<q-td :props="props">
-  <q-btn dense flat no-caps :label="String(props.value)" :aria-label="'Load plan ' + props.value"
-    @click.stop="$parent.$emit('load', props.row)" />
-</q-td>
+_PLAN_ROWS = """
+<q-tr :props="props" class="sw-plan" @click="$parent.$emit('load', props.row)">
+  <q-td v-for="(col, place) in props.cols" :key="col.name" :props="props">
+    <q-btn v-if="place === 0" dense flat no-caps :label="String(col.value)"
+      :aria-label="'Load plan ' + col.value" @click.stop="$parent.$emit('load', props.row)" />
+    <template v-else>{{ col.value }}</template>
+  </q-td>
+</q-tr>
+<q-tr :props="props" class="sw-rest" @click="$parent.$emit('load', props.row)">
+  <q-td colspan="100%"><div>
+    <span v-for="col in props.cols.filter(col => col.below && col.value !== '-')" :key="col.name"
+      :class="col.below">{{ col.label }} {{ col.value }}</span>
+  </div></q-td>
+</q-tr>
 """
+"""Rows of a table of plans; what has no room as a column is in a line below."""
+_ESSENTIAL = ("step time", "memory GiB", "fits", "Step time", "P(fits)", "Memory")
+"""Columns of tables of plans that a phone has room for."""
+_FIGURES = ("p80", "8 of 10 runs", "tokens/s/GPU", "MFU", "variants", "Tokens/s", "Cost")
+"""Columns that a tablet has room for, too; others say what the plan is."""
+_MOST_CHARACTERS = 112
+"""Of a line of a table of plans on a screen of 1,600 pixels."""
 
 
-def _table(
-    columns: Sequence[Mapping[str, Any]],
-    mark: str,
-    key: str,
-    clicked: Callable[[Mapping[str, Any]], None],
-) -> ui.table:
-    """A table without rows; a click on one is passed on."""
-    with ui.element("div").classes("sw-scroll"):
-        table = ui.table(columns=[dict(one) for one in columns], rows=[], row_key=key)
-    table.props("dense flat").mark(mark).on("rowClick", lambda event: clicked(event.args[1]))
+def _table(mark: str, key: str, clicked: Callable[[Mapping[str, Any]], None]) -> ui.table:
+    """A table of plans without rows; the first cell is a button, and a click is passed on."""
+    with ui.element("div").classes("sw-plans"):
+        table = ui.table(columns=[], rows=[], row_key=key)
+    table.props("dense flat").mark(mark).on("load", lambda event: clicked(event.args))
+    table.add_slot("body", _PLAN_ROWS)
     return table
 
 
-def _show_rows(table: ui.table, view: View) -> None:
+def _show_rows(table: ui.table, view: View, names: Sequence[str]) -> None:
+    """Show the plans of a view; what a plan is stands below its figures on narrow screens."""
     table.rows = view.get("rows", [])
+    longest = [max(len(str(row[name])) for row in [*table.rows, {name: name}]) for name in names]
+    room = "wide" if sum(longest) < _MOST_CHARACTERS else "never"
+    table.columns = [
+        {
+            "name": name,
+            "label": name,
+            "field": name,
+            "classes": f"sw-at-{at}",
+            "headerClasses": f"sw-at-{at}",
+            "below": f"sw-below-{at}" if at else "",
+        }
+        for place, name in enumerate(names)
+        for at in [
+            "" if not place or name in _ESSENTIAL else "middle" if name in _FIGURES else room
+        ]
+    ]
     table.set_visibility(bool(table.rows))
     table.update()
 
@@ -105,8 +134,6 @@ class EstimateTab:
                         self._tables = ui.html(sanitize=False).classes("sw-card sw-printed")
                 opened.on_value_change(explorer.refresh)
                 self._open[name] = opened
-        with ui.link(target="#results").classes("sw-summary"):
-            self._summary = ui.label().mark("summary")
 
     def open_details(self) -> None:
         """Open all, where there is room for it."""
@@ -160,7 +187,7 @@ class EstimateTab:
             self._tables.set_content(view.get("tables", ""))
         if faults:
             self._notes.set_visibility(False)
-            self._summary.set_text(faults[0])
+            self._explorer.summary.set_text(f"Results: {faults[0]}")
             return
         facts = {name: text for name, text, _ in view["facts"]}
         self._explorer.launcher = view["launcher"]
@@ -168,7 +195,7 @@ class EstimateTab:
         self._verdict.set_text(view["verdict_line"])
         self._verdict.classes(_STATES[word], remove=" ".join(set(_STATES.values())))
         known = [word, *(facts[name] for name in ("P(fits)", "Step time", "Memory"))]
-        self._summary.set_text(" · ".join(known))
+        self._explorer.summary.set_text(f"Results: {' · '.join(known)}")
         self._show_facts(view["facts"])
         self._notes.set_visibility(bool(view["notes"]))
         self._notes.set_text("\n".join(view["notes"]))
@@ -209,14 +236,12 @@ class SearchTab:
             orders = {"": "step time of 8 of 10 runs"} | {name: name for name in OBJECTIVES}
             self._objective = ui.select(orders, value="", label="objective")
             for one in (self._scope, self._objective):
-                one.props("dense outlined").classes("w-48")
+                one.props("dense outlined").classes("w-64")
         self._job = JobBar("Search", explorer.jobs, self._start)
         clicked = {"front": self._clicked_point, "by-tp-pp": self._clicked_cell}
         self._answer = Answer(explorer.load, clicked)
         with self._answer.below:
-            self._table = _table([], "plans", "rank", self._load_row)
-            self._table.add_slot("body-cell-plan", _LOAD_BUTTON)
-            self._table.on("load", lambda event: self._load_row(event.args))
+            self._table = _table("plans", "rank", self._load_row)
             self._notes = ui.html(sanitize=False).classes("sw-card sw-printed")
 
     async def renew(self) -> None:
@@ -244,9 +269,7 @@ class SearchTab:
         self._view = view
         self._answer.show(view)
         self._notes.set_content(view.get("notes", ""))
-        columns = view.get("columns", [])
-        self._table.columns = [{"name": n, "label": n, "field": n} for n in columns]
-        _show_rows(self._table, view)
+        _show_rows(self._table, view, view.get("columns", []))
 
     def _load_row(self, row: Mapping[str, Any]) -> None:
         self._load(self._view["best"][int(row["rank"]) - 1])
@@ -438,11 +461,7 @@ class CompareTab:
                 "outline no-caps"
             )
             ui.button("Remove all", icon="delete", on_click=self._clear).props("outline no-caps")
-        columns = [{"name": n, "label": n, "field": n, "align": "left"} for n in _COMPARED]
-        columns[_COMPARED.index("plan")]["style"] = "white-space: normal"
-        self._table = _table(columns, "compared", "name", self._load)
-        self._table.add_slot("body-cell-name", _LOAD_BUTTON)
-        self._table.on("load", lambda event: self._load(event.args))
+        self._table = _table("compared", "name", self._load)
         self._answer = Answer(explorer.load)
 
     async def renew(self) -> None:
@@ -458,7 +477,7 @@ class CompareTab:
     def show(self, view: View) -> None:
         """Show a view."""
         self._answer.show(view)
-        _show_rows(self._table, view)
+        _show_rows(self._table, view, _COMPARED)
 
     def _load(self, row: Mapping[str, Any]) -> None:
         """Load a pinned plan into the page."""

@@ -46,6 +46,12 @@ _MOST_PLANS, _MOST_FIGURES = 15, 80
 _MOST_BYTES = 2**20
 # A flag of the command line in text: browsers break lines after hyphens.
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![^<]*>)")
+# What the page has instead of flags.
+_PAGE_WORDS = {
+    "set --reliability": "set MTBF under Training run",
+    "(--objective: others)": "(others: objective)",
+    "add with --allow FIELD or FIELD=VALUE, or --space full": "to try them: space full",
+}
 _NO_FIGURES = ("name", "description", "sources", "left_out")
 # Endings that pasted text is tried with.
 _PASTED = (".sh", ".yaml", ".toml", ".json", ".py")
@@ -67,7 +73,10 @@ def printed(*things: Callable[[], None] | Block) -> str:
         for thing in things
         for block in (printed_blocks(thing) if callable(thing) else [thing])
     ]
-    return _FLAG.sub(r'<span class="sw-flag">\g<0></span>', "".join(map(block_html, blocks)))
+    text = "".join(map(block_html, blocks))
+    for flags, words in _PAGE_WORDS.items():
+        text = text.replace(flags, words)
+    return _FLAG.sub(r'<span class="sw-flag">\g<0></span>', text)
 
 
 def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: bool) -> View:
@@ -322,7 +331,13 @@ def largest_view(question: Mapping[str, Any]) -> View:
         html = printed(lambda: print_largest_value(found, command))
         offers = []
         if found.value is not None:
-            offers.append(_offer(f"Load the plan with {found.value:,}", model, found.strategy))
+            offers.append(
+                _offer(
+                    f"Load the plan with {question['largest']} {found.value:,}",
+                    model,
+                    found.strategy,
+                )
+            )
     return {"faults": [], "html": html, "offers": offers}
 
 

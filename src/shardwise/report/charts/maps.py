@@ -1,6 +1,6 @@
 """Values over two axes, as search and sweep draw them: heat map and contours."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log10
@@ -9,7 +9,9 @@ from typing import Any
 from shardwise.report.charts.common import (
     ACCENT,
     EMPTY,
+    MUTED,
     Figure,
+    Trace,
     log_axis,
     plotly,
     spans_much,
@@ -19,6 +21,8 @@ from shardwise.report.charts.plans import Quantity, rounded, short_name
 
 _GOOD_IS_BRIGHT = "Cividis"
 """Color scale that reads the same to the color-blind and in gray (Nunez et al., 2018)."""
+_BLACK_FROM = 0.466
+"""Share of the scale where black and white have the same contrast, 4.6 (WCAG 2.1, 1.4.3)."""
 _MOST_COLUMNS_WITH_TEXT = 40
 # Pixels that a column of a map needs, and what is at its sides.
 _COLUMN, _AROUND = 34, 110
@@ -101,11 +105,11 @@ class Map:
         """Draw cells, gray ones where there is no value, and a frame around the best."""
         go = plotly()
         columns = len(self.labels[1])
+        written = columns <= _MOST_COLUMNS_WITH_TEXT
         font = {"size": max(8, min(14, 420 // columns))}
         look = {
             "xgap": 2,
             "ygap": 2,
-            "texttemplate": "%{text}" if columns <= _MOST_COLUMNS_WITH_TEXT else None,
             "customdata": self.hover,
             "hovertemplate": "%{customdata}<extra></extra>",
         }
@@ -115,8 +119,9 @@ class Map:
                 colorscale=[[0, EMPTY], [1, EMPTY]],
                 showscale=False,
                 text=[["-" if value is None else "" for value in row] for row in self.values],
-                textfont={**font, "color": "#8b949e"},
+                textfont={**font, "color": MUTED},
                 **look,
+                texttemplate="%{text}" if written else None,
                 name="infeasible",
             )
         )
@@ -126,11 +131,12 @@ class Map:
                 z=self.colored,
                 **self.colors(),
                 text=texts,
-                textfont=font,
                 **look,
                 name=self.shown.title,
             )
         )
+        if written:
+            figure.add_trace(self._texts(texts, font))
         row, column, _ = self.found[0]
         figure.add_shape(
             type="rect",
@@ -146,6 +152,33 @@ class Map:
         figure.update_xaxes(**self.axis(1), showgrid=False)
         figure.update_yaxes(**self.axis(0), showgrid=False, **turned)
         return figure
+
+    def _texts(self, texts: Sequence[Sequence[str]], font: Mapping[str, object]) -> Trace:
+        """Values of the cells in black or white, whichever has the higher contrast on its cell."""
+        cells = [
+            (row, column, value)
+            for row, values in enumerate(self.values)
+            for column, value in enumerate(values)
+            if value is not None
+        ]
+        low, high = self.ends
+        scaled: Callable[[float], float] = log10 if self.is_log else float
+        span = scaled(high) - scaled(low)
+        inks = []
+        for _, _, value in cells:
+            share = (scaled(value) - scaled(low)) / span if span else 0.0
+            bright = 1 - share if self.shown.lower_is_better else share
+            inks.append("#000000" if bright > _BLACK_FROM else "#ffffff")
+        return plotly().Scatter(
+            x=[column for _, column, _ in cells],
+            y=[row for row, _, _ in cells],
+            mode="text",
+            text=[texts[row][column] for row, column, _ in cells],
+            textfont={**font, "color": inks},
+            hoverinfo="skip",
+            showlegend=False,
+            name="values",
+        )
 
     def styled(self, figure: Figure, subtitle: str, *, height: int, least_width: int = 0) -> None:
         """Give a figure its title."""

@@ -11,6 +11,7 @@ from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPo
 from shardwise.report.charts.common import (
     ACCENT,
     EMPTY,
+    GREY,
     INK,
     LINES,
     MUTED,
@@ -70,7 +71,7 @@ _MOST_WITH_WORDS = 30
 _COLUMN_WIDTH, _SIDES = 60, 160
 _FEW = 3
 # The library has one color for the chosen button, so that themes do not change these.
-_BUTTON_LOOK = {"bgcolor": "#d0d7de", "bordercolor": "#8b949e", "font": {"color": "#1f2328"}}
+_BUTTON_LOOK = {"bgcolor": EMPTY, "bordercolor": GREY, "font": {"color": INK}}
 # Between the names of groups and the buttons.
 _BUTTONS = 40
 # Size of the bold names of groups [pixels].
@@ -131,7 +132,9 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     _add_times(figure, places, columns, measure)
     _add_memory(figure, columns)
     words = "system" if along is None else short_name(along.name)
-    title = f"Best strategies by {words}" if len(places) > 1 else "The best strategy"
+    title = "The best strategy" if result.searched else "Time and memory of the strategy"
+    if len(places) > 1:
+        title = f"{'Best strategies' if result.searched else title} by {words}"
     width = _SIDES + min(_WIDTH, _COLUMN_WIDTH * max(_FEW, len(places)))
     subtitle = sweep_words(result) + whisker_words(column.plan for column in columns)
     styled(figure, title, subtitle, height=330 + strip + 510, least_width=width)
@@ -521,7 +524,8 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     lines, shown = series(result, along), shown_for(result, tokens)
     _first(lines)
     figure = plotly().Figure()
-    title, subtitle = f"Best {shown.title} over {along.name}", sweep_words(result) + _known(lines)
+    best = f"Best {shown.title}" if result.searched else shown.title[0].upper() + shown.title[1:]
+    title, subtitle = f"{best} over {along.name}", sweep_words(result) + _known(lines)
     if len({number_of(along, point) for point in result.points}) < _LEAST_OF_A_LINE:
         for line in lines:
             figure.add_trace(point_bars(result, line, along, shown))
