@@ -83,7 +83,7 @@ class ClusterChoice(Charted, Result):
     ...     "llama3-8b", ["h100-sxm"], tokens="100B", gpus=[64, 128], gbs=512, tp=1, pp=1, zero=1
     ... )
     >>> [(option.gpus, option.on_front) for option in found.options]
-    [(64, False), (128, True)]
+    [(64, True), (128, True)]
     >>> found.within(deadline="1d").options[0].meets_deadline
     False
     """
@@ -340,7 +340,7 @@ def choose_cluster(
     >>> assert found.cheapest is not None
     >>> best = found.options[found.cheapest]
     >>> best.system, best.gpus, best.meets_deadline
-    ('h100-sxm', 128, True)
+    ('h100-sxm', 64, True)
     """
     started = time.perf_counter()
     check_function("progress", progress)
