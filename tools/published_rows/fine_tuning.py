@@ -151,7 +151,9 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
     if truth(features.get("liger")):
         return {"loss": Loss.FUSED_LINEAR}
     learned = (run.model.pos_emb or "").startswith("learned")
-    narrow = {"loss_saved_bytes": _NARROW_LOSS} if learned and is_pure(run, stack) else {}
+    narrow: dict[str, object] = (
+        {"loss_saved_bytes": _NARROW_LOSS} if learned and is_pure(run, stack) else {}
+    )
     fused = truth(features.get("fused_cross_entropy"))
     return {"loss_saved_bytes": _FOAK_LOSS} if fused else narrow
 
