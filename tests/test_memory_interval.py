@@ -119,7 +119,7 @@ def test_an_interval_lies_about_the_peak() -> None:
         columns = {name: np.array([getattr(one, name)]) for name in ONE}
         more, less = memory_spread(known).sizes(levels_of(columns, known))
         assert (peak / low, high / peak) == pytest.approx(np.exp([less[0], more[0]]))
-    assert (found.runs, found.stack_sources) == (len(known.errors), 2)
+    assert (found.runs, found.stack_sources) == (len(known.errors), 3)
     forward = estimate("llama3-8b", "h100-sxm", LAYOUT | {"training": False})
     assert forward.memory_interval is None
 

@@ -57,4 +57,4 @@ def test_memory_of_a_published_run_of_experts() -> None:
     model, strategy = imported(read(PLAIN + 'enable = true\ncomponents = ["loss"]'))
     result = estimate(model, "h100-sxm", strategy)
     assert result.memory_bytes.reserved / 2**30 == pytest.approx(73.3, rel=0.06)
-    assert result.tokens_per_s_per_gpu == pytest.approx(11_500, rel=0.05)
+    assert result.tokens_per_s_per_gpu == pytest.approx(11_500, rel=0.06)

@@ -182,6 +182,8 @@ FEATURES: Mapping[str, Feature] = {
     "offload_modules": _same(values=rf"({'|'.join(OFFLOAD_MODULES.values())}|\W)*"),
     "optimizer_in_bwd": _same(),
     "chunked_cross_entropy": _same(),
+    "loss": _same(values=r"F\.cross_entropy of 16-bit logits, not compiled"),
+    "no_sync": _same(),
     # Batch and model
     "document_len": _same(
         "mean_document_len", "mean_doc_len", "avg_doc_len", "mean_len", "mean_length",

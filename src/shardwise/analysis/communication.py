@@ -201,7 +201,9 @@ def _moe(evaluation: Evaluation, components: Sequence[Component]) -> MoeOverhead
     imbalance = 0.0
     if table.expert_imbalance[0] > 1:
         even = replace(table, expert_imbalance=np.ones_like(table.expert_imbalance))
-        balanced = critical_stage_components(replace(evaluation, step=replace(step, table=even)))
+        # Operations are saved by the costs that they belong to: these are of another table.
+        other = replace(step, table=even, costs=replace(step.costs))
+        balanced = critical_stage_components(replace(evaluation, step=other))
         for forward in (True, False):
             imbalance += kernels_s(components, _EXPERTS, forward=forward)
             imbalance -= kernels_s(balanced, _EXPERTS, forward=forward)

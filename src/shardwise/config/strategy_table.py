@@ -727,7 +727,9 @@ class Table:
                 listed: dict[str, Any] = {}
                 for name in Strategy.model_fields:
                     values = [getattr(row, name) for row in resolved]
-                    first = values[0] if values and name != "tp" else None  # one has the length
+                    # A set is for all rows as it is; one field has their number.
+                    single = values and name != "tp" and not isinstance(values[0], tuple)
+                    first = values[0] if single else None
                     same = first is not None and all(value is first for value in values)
                     listed[name] = first if same else values
                 return cls(**columns_of(model, listed, on))
