@@ -15,11 +15,12 @@ SOURCES = {
     "SimuMax measured runs": (30, 0.8),
     "torchtitan benchmarks": (15, 5.0),
 }
-# The same of sources of 2026, of grades A and B; measured are 14.1, 3.0, 6.1, 13.6, 6.9, 8.2, 13.8,
-# 4.8.
+# The same of sources of 2026, of grades A and B; measured are 14.1, 3.0, 5.0, 6.1, 13.6, 6.9, 8.2,
+# 13.8, 4.8.
 NEWER = {
     "FlagPerf (BAAI) training reference results": (17, 17.0),
     "IBM fms-acceleration benchmarks": (92, 5.0),
+    "KempnerForge MFU scaling report": (14, 6.0),
     "Megatron-Bridge performance skill ablations": (10, 9.0),
     "OneFlow DLPerf GPT (V100)": (10, 16.0),
     "PaddleNLP pretraining table": (6, 8.0),
