@@ -131,7 +131,8 @@ def test_uneven_stages_are_searched_and_legal() -> None:
     """Without them 61 layers could not be piped at all."""
     found = search(LATENT, H100, gpus=1024, gbs=2048, pp=8, vpp=4, tp=2, ep=64, mbs=1, top=1)
     plan = found.best[0].strategy
-    assert plan["stage_layers"] == (1, *[2] * 30, 0)
+    assert sorted(plan["stage_layers"]) == [0, 1, *[2] * 30]
+    assert plan["stage_layers"][-1] == 0
     assert estimate(LATENT, H100, plan).step_time_s == found.best[0].step_time_s
 
 
