@@ -8,7 +8,7 @@ from rows import each_row
 from shardwise import InputError, Model, Stack, System, catalog, estimate, export, search
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
 
 Fields = dict[str, Any]
@@ -169,3 +169,13 @@ def test_one_stage_has_no_schedule() -> None:
     )
     assert gpipe["memory_bytes"] == plain["memory_bytes"]
     assert gpipe["step_time_s"] == plain["step_time_s"]
+
+
+def test_rules_of_a_stack_hold_after_those_of_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved of a legal strategy refuses as before when the checks are made again."""
+    wrong = {"offload_optimizer": True, "optimizer": "adamw", "zero": 0}
+    assert not refused("megatron-core-2025", "llama3-8b", {})
+    before = refused("megatron-core-2025", "llama3-8b", wrong)
+    monkeypatch.setattr(software, "_known", {})
+    assert not refused("megatron-core-2025", "llama3-8b", {"zero": 2})
+    assert refused("megatron-core-2025", "llama3-8b", wrong) == before != ""

@@ -10,7 +10,6 @@ schedules.py; commit d98e8a64 of 2026-08-22), torchtitan (b5bcd76c of 2026-08-21
 """
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
@@ -731,7 +730,9 @@ def checks_of(capabilities: Capabilities) -> tuple[Check, ...]:
 Selected = Callable[[Check], bool]
 
 
-def _broken(selected: Selected) -> Callable[[Model, System, Table], Bools]:
+def _broken(
+    selected: Selected, checks: Callable[[Capabilities], Iterable[Check]] = checks_of
+) -> Callable[[Model, System, Table], Bools]:
     """Rows that the release of their stack cannot run, by some of its checks."""
 
     def violated(model: Model, system: System, table: Table) -> Bools:
@@ -748,7 +749,7 @@ def _broken(selected: Selected) -> Callable[[Model, System, Table], Bools]:
                 continue
             some = table if rows.size == len(table) else table.take(rows)
             found: Bools = np.zeros(rows.size, dtype=np.bool_)
-            for check in checks_of(one_of):
+            for check in checks(one_of):
                 if selected(check):
                     found = found | check.violated(model, system, some)
             if rows.size == len(table):
@@ -765,8 +766,13 @@ def _broken(selected: Selected) -> Callable[[Model, System, Table], Bools]:
 def _parts(selected: Selected, table: Table) -> list[Test]:
     """The selected checks of all releases of a table, one by one."""
     releases = {id(one): one for one in map(capabilities_of, table.stacks) if one is not None}
-    checks = [check for one in releases.values() for check in checks_of(one) if selected(check)]
-    return [_broken(partial(operator.is_, check)) for check in checks]
+    checks = [(one, check) for one in releases.values() for check in checks_of(one)]
+    return [_broken(selected, partial(_alone, *both)) for both in checks if selected(both[1])]
+
+
+def _alone(own: Capabilities, check: Check, capabilities: Capabilities) -> tuple[Check, ...]:
+    """One check of a release; none of others. `checks_of` may have made it again since."""
+    return (check,) if capabilities is own else ()
 
 
 def _first(selected: Selected, model: Model, system: System, table: Table) -> Check:
