@@ -237,6 +237,8 @@ def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
                     one = parameter.apply(one, float(offset))
             now[name] = record.validated(one.to_dict(), source=name).to_dict(units=True)
         for name, values in now.items():
+            if of == "stacks" and not any(parameter.moves(name) for parameter in moving):
+                continue  # as its base is
             path = _CATALOG / of / f"{name}.yaml"
             entry = files.read_mapping(path)
             base = now.get(entry.get("base", ""), {})

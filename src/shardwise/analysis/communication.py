@@ -18,6 +18,7 @@ from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH, EXPERT_DEG
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
+from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.operations import CollectiveCost
 from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation
@@ -201,9 +202,8 @@ def _moe(evaluation: Evaluation, components: Sequence[Component]) -> MoeOverhead
     imbalance = 0.0
     if table.expert_imbalance[0] > 1:
         even = replace(table, expert_imbalance=np.ones_like(table.expert_imbalance))
-        # Operations are saved by the costs that they belong to: these are of another table.
-        other = replace(step, table=even, costs=replace(step.costs))
-        balanced = critical_stage_components(replace(evaluation, step=other))
+        parts = operation_costs(step.model, step.system, even, step.extents)
+        balanced = critical_stage_components(evaluation, parts)
         for forward in (True, False):
             imbalance += kernels_s(components, _EXPERTS, forward=forward)
             imbalance -= kernels_s(balanced, _EXPERTS, forward=forward)

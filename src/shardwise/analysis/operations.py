@@ -14,6 +14,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Recompute, Reco
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import NO_DATA, collective_time, transfer_time
+from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
@@ -80,10 +81,18 @@ def components_of(evaluation: Evaluation) -> list[Component]:
     return list(_counted(evaluation, over_stages("work"), over_stages("resident")))
 
 
-def critical_stage_components(evaluation: Evaluation) -> list[Component]:
-    """Components of a table of one row, as often as the critical stage runs them."""
+def critical_stage_components(
+    evaluation: Evaluation, parts: Sequence[ComponentOperations] | None = None
+) -> list[Component]:
+    """Components of a table of one row, as often as the critical stage runs them.
+
+    Parameters
+    ----------
+    parts
+        Operations in place of those of the table.
+    """
     work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.step.critical.work]
-    return list(_counted(evaluation, work, work))
+    return list(_counted(evaluation, work, work, parts))
 
 
 def stage_components(evaluation: Evaluation, stage: int | None) -> list[Component]:
@@ -98,13 +107,16 @@ def stage_components(evaluation: Evaluation, stage: int | None) -> list[Componen
 
 
 def _counted(
-    evaluation: Evaluation, work: Sequence[float], resident: Sequence[float]
+    evaluation: Evaluation,
+    work: Sequence[float],
+    resident: Sequence[float],
+    parts: Sequence[ComponentOperations] | None = None,
 ) -> Iterator[Component]:
     """Count components in the order of `ComponentCosts.parts`.
 
     That order is: each kind of layer with recompute, each kind without it, mtp, embedding, head.
     """
-    table, parts = evaluation.step.table, evaluation.parts
+    table, parts = evaluation.step.table, parts or evaluation.parts
     kinds = sum(part == "layer" for part, _, _ in parts)
     positions = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
     micro_batches = float(table.micro_batches[0])

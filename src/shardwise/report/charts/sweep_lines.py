@@ -70,7 +70,7 @@ _MOST_WITH_WORDS = 30
 # Pixels of a column with its label, and of the axes at both sides.
 _COLUMN_WIDTH, _SIDES = 60, 160
 _FEW = 3
-# The library has one color for the chosen button, so that themes do not change these.
+# The library has one color for the chosen button: style sheets of pages change that one.
 _BUTTON_LOOK = {"bgcolor": EMPTY, "bordercolor": GREY, "font": {"color": INK}}
 # Between the names of groups and the buttons.
 _BUTTONS = 40
