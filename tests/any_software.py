@@ -1,5 +1,6 @@
 """What the marker `any_software` does: tests of formulas, whatever software runs."""
 
+from shardwise import distinct
 from shardwise.analysis import validated_runs
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.system import System
@@ -16,5 +17,6 @@ def lift(monkeypatch):
     """Let strategies need any software; systems have the stack that formulas were tested with."""
     monkeypatch.setattr(software, "capabilities_of", lambda _: None)
     monkeypatch.setattr(System, "stack", property(_default), raising=False)
-    # The cached result is for the stacks of the catalog.
+    # What is saved between calls is for the stacks and rules of the catalog.
+    monkeypatch.setattr(distinct, "_known", {})
     monkeypatch.setattr(validated_runs, "_defaults", validated_runs._defaults.__wrapped__)  # noqa: SLF001

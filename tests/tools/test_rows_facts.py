@@ -96,6 +96,8 @@ CASES: dict[str, tuple[object, str]] = {
     "offload_modules": (["core_attn", "attn_proj"], "tensors"),
     "optimizer_in_bwd": (True, "whole"),
     "chunked_cross_entropy": (True, "tune"),
+    "loss": ("F.cross_entropy of 16-bit logits, not compiled", "titan"),
+    "no_sync": (True, "titan"),
     "document_len": (512, "tensors"),
     "sliding_window": (1024, "tensors"),
     "vocab_multiple": (256, "vocabulary"),

@@ -182,7 +182,7 @@ FEATURES: Mapping[str, Feature] = {
     "offload_modules": _same(values=rf"({'|'.join(OFFLOAD_MODULES.values())}|\W)*"),
     "optimizer_in_bwd": _same(),
     "chunked_cross_entropy": _same(),
-    "loss": _same(values=r"F\.cross_entropy of 16-bit logits, not compiled"),
+    "loss": _same(values=r"f\.cross_entropy of 16-bit logits, not compiled"),
     "no_sync": _same(),
     # Batch and model
     "document_len": _same(
