@@ -381,6 +381,7 @@ TITAN_SCHEDULES = {
 TITAN_CONVERTERS = {
     "none": [],
     "fp8_tensor": ["quantize.linear.float8"],
+    "fp8_row": ["quantize.linear.float8"],
     "mxfp8": ["quantize.linear.mx"],
 }
 TITAN_RECOMPUTE = {"none": "none", "full": "full", "selective": "selective"}

@@ -131,6 +131,32 @@ def test_sequences_are_gathered_quantised(quantization: int, gradients: int) -> 
     assert moved(alone["mlp.down"], INPUT_GRAD) == 64 * 64 * (read + 2 * size)
 
 
+def test_scales_of_rows_are_found_where_a_product_runs() -> None:
+    """Ranks gather and save 16 bits; each casts all rows of its products, reading them twice."""
+    recipe = Quantization("fp8_row").code
+    ops = operations(samples.llama(), tp=2, sequence_parallel=True, quantization=recipe)
+    plain = operations(samples.llama(), tp=2, sequence_parallel=True)
+    for name in LINEAR:
+        assert exchanges(ops[name]) == exchanges(plain[name])
+        assert saved([ops[name]]) == saved([plain[name]])
+    assert moved(ops["mlp.up"], FORWARD) == moved(ops["mlp.up"], WEIGHT_GRAD) == 64 * 64 * (4 + 1)
+    assert moved(ops["mlp.down"], INPUT_GRAD) == 64 * 64 * (4 + 2)
+
+
+@each_row(("generation", "slower"), [("hopper", 1.3), ("blackwell", 1.3), ("cdna3", 1.0)])
+def test_products_of_rows_with_their_own_scales(generation: str, slower: float) -> None:
+    """CUTLASS kernels on NVIDIA GPUs; other products of the same step are as fast as ever."""
+    columns = {"quantization": ["fp8_tensor", "fp8_row"], "dp": 1, "gbs": 1}
+    columns |= {"stack": samples.stack()}
+    rates = KernelRates.of(chip(generation=generation), Table.of(samples.llama(), columns))
+    sizes = {name: np.full(2, 1e5) for name in ("m", "n", "k")}
+    rest = {"input_bytes": np.zeros(2), "output_bytes": np.zeros(2), "batch": np.ones(2)}
+    for quantized, ratio in ((True, slower), (False, 1.0)):
+        kernel = Matmul(phase=FORWARD, **sizes, **rest, quantized=quantized)
+        by_tensor, by_row = rates.times(kernel)[0]
+        assert by_row / by_tensor == pytest.approx(ratio)
+
+
 def test_operands_and_results() -> None:
     """Operands move in the recipe's type, results and gradients of weights in their own."""
     up = operations(samples.llama(), quantization=NVFP4)["mlp.up"]

@@ -211,8 +211,8 @@ def test_recipes_need_units_of_their_type() -> None:
     for name in RECIPES:
         assert faults(without("fp8", "fp4"), quantization=name) == [told + "none"]
     hopper = without("fp4")
-    assert faults(hopper, quantization="mxfp8") == [told + "none, fp8_tensor, fp8_block"]
-    assert faults(hopper, quantization="nvfp4") == [told + "none, fp8_tensor, fp8_block"]
+    assert faults(hopper, quantization="mxfp8") == [told + "none, fp8_tensor, fp8_row, fp8_block"]
+    assert faults(hopper, quantization="nvfp4") == [told + "none, fp8_tensor, fp8_row, fp8_block"]
     assert run(hopper, quantization="fp8_block").fits
     assert faults(without("fp8"), quantization="mxfp8") == [told + "none, nvfp4"]
 

@@ -75,7 +75,7 @@ def _drawn(numbers: random.Random, model: Model) -> dict[str, Any]:
         "tp_overlap": choose(["stack", "none", "ring"]),
         "cp_exchange": choose(["all_gather", "all_gather", "ring"]),
         "dtype": choose(["bf16", "bf16", "fp32"]),
-        "quantization": choose(["none", "none", "fp8_tensor", "mxfp8"]),
+        "quantization": choose(["none", "fp8_row", "fp8_tensor", "mxfp8"]),
         "fsdp_reshard": choose([True, False]),
         "offload_weights": numbers.random() < 1 / 8,
     }

@@ -125,7 +125,8 @@ def _titan_recompute(plan: Plan) -> Iterator[str]:
 
 def _titan_precision(plan: Plan, compiled: bool) -> Iterator[str]:
     is_main, recipe = plan.release >= _MAIN, plan["quantization"]
-    recipes = ("none", "mxfp8", "nvfp4") if is_main else ("none", "fp8_tensor", "mxfp8")
+    own = ("fp8_row", "mxfp8", "nvfp4") if is_main else ("fp8_tensor", "fp8_row", "mxfp8")
+    recipes = ("none", *own)
     if recipe not in recipes:
         yield f"quantization {recipe}: cannot"
     if recipe == "mxfp8" and plan.release < (0, 2):

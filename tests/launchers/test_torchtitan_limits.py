@@ -54,6 +54,7 @@ CAN: list[tuple[str, Fields]] = [
     (DENSE, {"fsdp_reshard": False}),
     (DENSE, {"quantization": "fp8_tensor"}),
     (DENSE, {"quantization": "fp8_tensor", "quantized_weights": True}),
+    (DENSE, {"quantization": "fp8_row"}),
     (DENSE, {"quantization": "mxfp8"}),
     (DENSE, {"recompute": "full"}),
     (DENSE, parts("every_other")),
@@ -185,6 +186,7 @@ def test_what_has_no_option_is_refused_by_name(model: str, field: str, fields: F
     ("model", "field", "fields"),
     [
         (DENSE, "cp_exchange", CP | {"cp_exchange": "ring"}),
+        (DENSE, "quantization", {"quantization": "fp8_tensor"}),
         (DENSE, "quantized_weights", {"quantization": "fp8_tensor", "quantized_weights": True}),
         (LATENT, "etp", {"ep": 8, "tp": 4, "etp": 4}),
         (LATENT, "seq_len", {"seq_len": 32768}),

@@ -251,7 +251,10 @@ _LOW_PRECISION = {
     "quantized_attention": "fp8_dot_product_attention",
     "quantized_head": "fp8_output_proj",
 }
-_RECIPES = tuple(word for word in Quantization if word != Quantization.NONE)
+# Of Transformer Engine.
+_RECIPES = tuple(
+    word for word in Quantization if word not in (Quantization.NONE, Quantization.FP8_ROW)
+)
 # Stacks whose models are plain PyTorch, to which a run may add fused kernels.
 _PLAIN_PYTORCH = (
     "huggingface-",

@@ -170,6 +170,8 @@ def _precision(run: Run, stack: Stack, system: System, assumed: list[str]) -> di
         fields["quantization"] = "mxfp8"
     elif "block" in text:
         fields["quantization"] = "fp8_block"
+    elif "rowwise" in text:
+        fields["quantization"] = "fp8_row"
     elif "fp8" in text or "float8" in text:
         fields["quantization"] = "fp8_tensor"
         if "ambiguous" in text:

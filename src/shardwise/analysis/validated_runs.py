@@ -34,7 +34,8 @@ _FRAMEWORKS = {
 }
 _STACKS_FILE = "stacks.json"
 _TUNED = {Tuning.STOCK: 0, Tuning.HAND: 1, Tuning.HOBBY: -1}
-_PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+_PRECISIONS = dict.fromkeys(("fp8_tensor", "fp8_row", "fp8_block"), "fp8")
+_PRECISIONS |= {"mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 _GENERATIONS = {
     "a100": "ampere",
     "a800": "ampere",

@@ -168,6 +168,7 @@ class Quantization(Word):
 
     NONE = "none"
     FP8_TENSOR = "fp8_tensor"
+    FP8_ROW = "fp8_row"
     FP8_BLOCK = "fp8_block"
     MXFP8 = "mxfp8"
     NVFP4 = "nvfp4"

@@ -30,6 +30,7 @@ Dtype = Literal[
 Quantization = Literal[
     "none",
     "fp8_tensor",
+    "fp8_row",
     "fp8_block",
     "mxfp8",
     "nvfp4",

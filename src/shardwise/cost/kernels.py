@@ -31,7 +31,7 @@ from shardwise.ops.operation import (
     Scan,
     SelectedAttention,
 )
-from shardwise.ops.quantization import RECIPES
+from shardwise.ops.quantization import RECIPES, by_recipe
 from shardwise.records import dataclass, replace
 
 # Shares of the matrix peak, forward and backward, of attention to selected keys on accelerators
@@ -255,16 +255,15 @@ class _ProductRates:
     """Rates of products whose operands have one type in each row."""
 
     rates: MatmulRates
+    slower: Floats
+    """Time of each row's library over that of the accelerator's figures."""
     curves: RowCurves
     tables: RowTables
     grouped_tables: RowTables
 
     @classmethod
     def of(cls, chip: Accelerator, codes: Ints, slower: Floats) -> "_ProductRates":
-        """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`.
-
-        `slower` is the time of each row's library over that of the accelerator's figures.
-        """
+        """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`."""
 
         def figure(figures: Mapping[Any, float]) -> Floats:
             return by_code([figures.get(name, np.nan) for name in _MATRIX_TYPES], codes)
@@ -312,6 +311,7 @@ class _ProductRates:
                 shaped=shaped if chip.matmul_curve else True,
                 processing=chip.processing,
             ),
+            slower=slower,
             curves=curves(chip.matmul_curve),
             tables=tables(chip.matmul_table),
             grouped_tables=tables(chip.grouped_table),
@@ -341,8 +341,6 @@ class KernelRates:
     """Codes of the attention kernels in effect."""
     attention_recipes: Ints
     """Codes of the recipe of attention on operands of 8 bits; 0: on those of the row's type."""
-    matmul_time_factor: Floats
-    """Time of products with the library of the stack over that of the accelerator's figures."""
     grouped_time_factor: Floats
     """Time of products of experts over that of plain ones."""
     grouped_half_flops: Floats
@@ -373,6 +371,9 @@ class KernelRates:
 
         release = table.by_stack(lambda stack: stack.kernel_time_factor(chip.tuned_until))
         slower = release * table.by_stack(lambda stack: stack.matmul_time_factor)
+        recipe_time: Floats | float = 1.0
+        if chip.generation.family == "nvidia":
+            recipe_time = by_recipe(table.quantization, lambda one: one.product_time, none=1.0)
         plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
         attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
@@ -405,7 +406,7 @@ class KernelRates:
             chip=chip,
             plain=plain,
             quantized=(
-                _ProductRates.of(chip, _product_types(table), slower)
+                _ProductRates.of(chip, _product_types(table), slower * recipe_time)
                 if np.any(table.quantization > 0)
                 else plain
             ),
@@ -417,7 +418,6 @@ class KernelRates:
             * table.in_recipes(lambda stack: stack.quantized_attention),
             attention_time_factor=attention_time_factor,
             attention_released=released,
-            matmul_time_factor=slower,
             grouped_half_flops=np.where(
                 fused,
                 np.inf,
@@ -553,14 +553,14 @@ class KernelRates:
         }
         products = self._products(kernel)
         shares, missed = products.tables.shares(product, kernel.phase)
-        one = shares / self.matmul_time_factor, missed
+        one = shares / products.slower, missed
         if kernel.grouped:
             one = one[0] / self._grouped_factor(kernel), missed
         grouped = products.grouped_tables.present & kernel.grouped
         if not grouped.any():
             return _LookedUp(products.tables.present, *one)
         several, missed_several = products.grouped_tables.shares(product, kernel.phase)
-        shares = np.where(grouped, several / self.matmul_time_factor, one[0])
+        shares = np.where(grouped, several / products.slower, one[0])
         missed = np.where(grouped, missed_several, missed)
         return _LookedUp(products.tables.present | grouped, shares, missed)
 

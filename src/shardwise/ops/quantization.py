@@ -63,6 +63,10 @@ class Recipe:
     gradients of biases are summed while gradients of outputs are cast."""
     gathered_gradients: float
     """Orientations of the gradient of an output that tensor-parallel ranks gather."""
+    sends: bool = True
+    """Whether inputs and gradients are quantized before they are gathered, and saved so."""
+    product_time: float = 1.0
+    """Time of a product on NVIDIA GPUs over that of one with a scale for each tensor."""
 
 
 # fp8_tensor is delayed scaling: the scale is known before, so one pass quantizes and transposes
@@ -78,6 +82,13 @@ class Recipe:
 # not delayed (csrc/extensions/cast.cpp, multi_tensor_quantize_impl). Outside of experts one kernel
 # counts, and the bytes of the first are not counted: dense runs in fp8, many of delayed scaling,
 # decided neither.
+# fp8_row is dynamic scaling by rows of torchao, each orientation with scales of its own
+# (torchao/float8/config.py, rowwise): the largest value of each row comes first, all ranks
+# communicate in 16 bits, and layers save 16 bits (float8_linear.py; float8.md of torchtitan
+# b5bcd76c). Its products are CUTLASS kernels on NVIDIA GPUs: with 1.3 steps of Llama 3 8B come to
+# 1.19 times those with a scale for each tensor on 8 H100, 1.16 on 8 B200 and 1.34 on 64 H100 with
+# tp 8, measured 1.14, 1.21 and 1.37 (torchao, float8/README.md; pytorch/torchtitan, benchmarks);
+# on MI300X they take no longer.
 RECIPES = {
     "fp8_tensor": Recipe(
         matrix="fp8",
@@ -89,6 +100,19 @@ RECIPES = {
         kernels=3.0,
         fuses=True,
         gathered_gradients=1.0,
+    ),
+    "fp8_row": Recipe(
+        matrix="fp8",
+        operand_bytes=1.0,
+        weight_bytes=1.0,
+        gathered_bytes=_BF16_BYTES,
+        transposable=False,
+        reads=2.0,
+        kernels=2.0,
+        fuses=False,
+        gathered_gradients=1.0,
+        sends=False,
+        product_time=1.3,
     ),
     "fp8_block": Recipe(
         matrix="fp8",
@@ -294,6 +318,8 @@ def quantized(operation: Operation, work: RankWork, operands: Operands) -> Opera
         Sizes of X, Y and W on one rank; columns of shape (rows,).
     """
     rows = work.quantization > 0
+    sends = by_recipe(work.quantization, lambda recipe: recipe.sends, none=1.0) > 0
+    operands = replace(operands, saved_elsewhere=operands.saved_elsewhere | ~sends)
     size = by_recipe(work.quantization, lambda recipe: recipe.operand_bytes)
     fuses = by_recipe(work.quantization, lambda recipe: recipe.fuses) > 0
     share = np.where(rows, size / work.element_bytes, 1.0)
@@ -303,7 +329,9 @@ def quantized(operation: Operation, work: RankWork, operands: Operands) -> Opera
     return replace(
         operation,
         kernels=(*kernels, *_casts(operation, work, operands, size, fuses)),
-        collectives=tuple(_gathered(c, work, share) for c in operation.collectives),
+        collectives=tuple(
+            _gathered(c, work, np.where(sends, share, 1.0)) for c in operation.collectives
+        ),
         quantized_parameters=np.where(rows, operands.weights, 0.0),
         saved_bytes=operation.saved_bytes * saved,
         working_bytes=operation.working_bytes + copies,
@@ -357,12 +385,13 @@ def cast(
 
 
 def _own_share(operation: Operation, work: RankWork, phase: Phase) -> Floats:
-    """Share of an operand that a rank casts: its own shard of what a phase gathers."""
+    """Share of an operand that a rank casts: its own shard of what a phase gathers quantized."""
     gathers = np.zeros(work.tp.shape, dtype=np.bool_)
     for collective in operation.collectives:
         if collective.phase is phase and collective.kind is CollectiveKind.ALL_GATHER:
             gathers = gathers | (collective.bytes > 0)
-    return np.where(gathers, 1 / work.tp, 1.0)
+    sends = by_recipe(work.quantization, lambda recipe: recipe.sends) > 0
+    return np.where(gathers & sends, 1 / work.tp, 1.0)
 
 
 def _gathered(collective: Collective, work: RankWork, share: Floats) -> Collective:

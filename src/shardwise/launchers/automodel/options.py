@@ -31,8 +31,8 @@ EXPERTS: Mapping[str, str] = {
 ATTENTION: Mapping[str, str] = {"te": "best", "flex": "triton", "eager": "eager"}
 FP8: Mapping[str, str] = {
     "tensorwise": "fp8_tensor",
-    "rowwise": "fp8_tensor",
-    "rowwise_with_gw_hp": "fp8_tensor",
+    "rowwise": "fp8_row",
+    "rowwise_with_gw_hp": "fp8_row",
 }
 NEUTRAL = fields_named(
     "recipe dist_env rng seed dataset validation_dataset validation_datasets dataloader"

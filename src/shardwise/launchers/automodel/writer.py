@@ -48,6 +48,7 @@ _SCHEDULES = {
     Schedule.GPIPE: "gpipe",
     Schedule.INTERLEAVED: "interleaved1f1b",
 }
+_SCALES = {Quantization.FP8_TENSOR: "tensorwise", Quantization.FP8_ROW: "rowwise"}
 _NAME = "nemo_automodel."
 
 
@@ -65,7 +66,7 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         "loss": ("stack", *_LOSSES),
         "attention_kernel": ("stack", *_KERNELS),
         "compile": ("stack", Compile.NONE, Compile.LAYERS),
-        "quantization": (Quantization.NONE, Quantization.FP8_TENSOR),
+        "quantization": (Quantization.NONE, *_SCALES),
         "frozen": ((),),
     }
     if model.has_experts:
@@ -151,7 +152,8 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         settings["compile"] = {"enabled": True}
     if strategy.quantization != Quantization.NONE:
         gathers = strategy.quantized_weights
-        recipe = {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather": gathers}
+        word = _SCALES[strategy.quantization]
+        recipe = {"recipe_name": word, "enable_fsdp_float8_all_gather": gathers}
         settings["fp8"] = {"enabled": True, **recipe}
     return settings | _adapters(strategy)
 

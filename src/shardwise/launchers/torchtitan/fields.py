@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.config.base import MOST, MOST_LAYERS
-from shardwise.config.enums import Compile, CudaGraphs, Loss
+from shardwise.config.enums import Compile, CudaGraphs, Loss, Quantization
 from shardwise.config.launch import NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -547,7 +547,8 @@ def _quantization(reading: Reading) -> dict[str, object]:
     found: dict[str, object] = {}
     for recipe, (linear, grouped) in CONVERTERS.items():
         if linear in names:
-            found["quantization"] = recipe
+            rows = str(reading.options.get(f"{linear}.recipe_name")).startswith("rowwise")
+            found.setdefault("quantization", "fp8_row" if rows else recipe)
         elif grouped in names:
             reading.leave("model.converters", "experts alone in fewer bits; predicted without")
     known = [name for pair in CONVERTERS.values() for name in pair]
@@ -713,8 +714,9 @@ def _converters_options(model: Model, strategy: Strategy) -> Options:
         return {"model.converters": []}
     linear, grouped = CONVERTERS[strategy.quantization]
     options: dict[str, OptionValue] = {f"{linear}.filter_fqns": ["output", "router.gate"]}
-    if strategy.quantization == "mxfp8":
-        options[f"{linear}.recipe_name"] = "mxfp8_cublas"
+    named = {"fp8_row": "rowwise", "mxfp8": "mxfp8_cublas"}
+    if strategy.quantization in named:
+        options[f"{linear}.recipe_name"] = named[strategy.quantization]
     if not model.has_experts:
         return {"model.converters": [linear], **options}
     return {"model.converters": [linear, grouped], **options, f"{grouped}.fqns": ["experts"]}
@@ -779,6 +781,9 @@ def _python_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         value = getattr(strategy, name)
         if value != allowed and (name != "cp_exchange" or strategy.cp > 1):
             yield Fault.of(name, value, f"torchtitan {release} {why}")
+    if strategy.quantization == Quantization.FP8_TENSOR:
+        problem = f"torchtitan {release} scales fp8 by rows; nearest: {Quantization.FP8_ROW}"
+        yield Fault.of("quantization", strategy.quantization, problem)
     if model.mtp and strategy.loss == Loss.CHUNKED:
         problem = f"torchtitan {release} has a loss of its own with mtp; nearest: compiled"
         yield Fault.of("loss", strategy.loss, problem)

@@ -188,7 +188,7 @@ USUAL: Mapping[str, tuple[OptionValue, ...]] = {
     "debug.deterministic": (False,),
     "debug.deterministic_warn_only": (False,),
     "model.norm_type": ("rmsnorm", "fused_rmsnorm"),
-    "quantize.linear.float8.recipe_name": ("tensorwise", None),
+    "quantize.linear.float8.recipe_name": ("tensorwise", "rowwise", "rowwise_with_gw_hp", None),
     "quantize.linear.float8.emulate": (False,),
     "quantize.linear.float8.force_recompute_fp8_weight_in_bwd": (False,),
     "quantize.linear.float8.filter_fqns": (["output"], ["lm_head"], ["output", "router.gate"]),
@@ -247,6 +247,7 @@ OTHER_SCHEDULES: Mapping[str, str] = {
 # Converters of each recipe: of linear layers, and of grouped products of experts.
 CONVERTERS: Mapping[str, tuple[str, str]] = {
     "fp8_tensor": ("quantize.linear.float8", "quantize.grouped_mm.float8"),
+    "fp8_row": ("quantize.linear.float8", "quantize.grouped_mm.float8"),
     "mxfp8": ("quantize.linear.mx", "quantize.grouped_mm.mx"),
 }
 

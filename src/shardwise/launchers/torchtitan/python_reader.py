@@ -403,13 +403,13 @@ def _backend(arguments: Mapping[str, object]) -> Options:
 
 
 def _read_converters(reading: Reading, converters: object) -> None:
-    """Low-precision converters, by their names in TOML; rows have scales of their own."""
+    """Low-precision converters, by their names in TOML; each row has its own scale by default."""
     names: list[object] = []
     for one in converters if isinstance(converters, list) else []:
         if isinstance(one, Call) and one.function in _CONVERTERS:
             names.append(_CONVERTERS[one.function])
-            recipe = one.arguments.get("recipe_name", "rowwise")
-            if one.function == "Float8LinearConverter.Config" and recipe != "rowwise":
+            if one.function == "Float8LinearConverter.Config":
+                recipe = one.arguments.get("recipe_name", "rowwise")
                 reading.set_options["quantize.linear.float8.recipe_name"] = _as_option(recipe)
         else:
             names.append(one.function if isinstance(one, Call) else one)

@@ -48,6 +48,7 @@ _NORMS = ("attention_norm", "mlp_norm", "every_other")
 # fp4 (NVIDIA Blackwell; arXiv 2509.25149, section 2).
 _TYPES_OF = {
     "fp8_tensor": ("fp8",),
+    "fp8_row": ("fp8",),
     "fp8_block": ("fp8",),
     "mxfp8": ("fp8", "fp4"),
     "nvfp4": ("fp4",),

@@ -57,6 +57,7 @@ _PRECISIONS: Mapping[str, PrecisionClass] = {
     "fp16": "fp16",
     "fp32": "fp32",
     "fp8_tensor": "fp8",
+    "fp8_row": "fp8",
     "fp8_block": "fp8",
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
