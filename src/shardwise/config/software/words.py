@@ -19,6 +19,7 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _WHEEL = re.compile(r"(?<![a-z0-9])cu(1\d)(\d)(?!\d)", re.IGNORECASE)  # of CUDA: cu128
+_WITHOUT = re.compile(r"(?:\b(?:no|non|not|without)|w/o)[\s-]*$", re.IGNORECASE)
 _YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)(?:[-./](0[1-9]|1[0-2])(?!\d)|\.([1-9])(?=\.\d))")
 _NIGHTLY = re.compile(r"\.dev(20[12]\d)(0[1-9]|1[0-2])\d\d")
 _YEAR = re.compile(r"(?<![\d.])(20[12]\d)(?![\d.])")
@@ -79,10 +80,13 @@ def software_of(text: str) -> Software:
 def _meanings(text: str) -> Iterable[tuple[_Meaning, int]]:
     """Phrases of a text in order, each with where it ends; the longest at each place.
 
-    Names may have engines in them (PyTorch FSDP), which are looked for alone.
+    Names may have engines in them (PyTorch FSDP), which are looked for alone. What a text says is
+    not used means nothing, unless a phrase is about that.
     """
     for phrases, pattern in (_phrases(), _engine_phrases()):
         for match in pattern.finditer(text):
+            if _WITHOUT.search(text, 0, match.start()):
+                continue
             for meaning in phrases[_key(match[0])]:
                 yield meaning, match.end()
 
