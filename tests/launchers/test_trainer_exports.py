@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from shardwise import Model, Strategy, System, estimate, export, read_launch
-from shardwise.errors import Fault
+from shardwise.errors import Fault, InputError
 from shardwise.launchers.registry import launcher_of
 
 FULL = {"gpus": 8, "gbs": 64, "zero": 3, "recompute": "full", "seq_len": 4096}
@@ -108,6 +108,19 @@ def test_degrees_of_axolotl_and_automodel() -> None:
     assert staged["distributed"]["pp_size"] == 2
     steps = staged["step_scheduler"]
     assert steps["local_batch_size"] == 64 // 4  # all micro-batches of a pipeline
+
+
+@pytest.mark.parametrize(("recipe", "word"), [("fp8_tensor", "tensorwise"), ("fp8_row", "rowwise")])
+def test_scales_of_fp8_in_automodel(recipe: str, word: str) -> None:
+    found = settings("automodel", FULL | {"quantization": recipe})
+    assert found["fp8"]["recipe_name"] == word
+    row = FULL | {"quantization": recipe, "quantized_weights": True, "stack": "automodel-2025"}
+    plan = Strategy.validated(row)
+    if recipe == "fp8_tensor":
+        assert estimate("llama3-8b", "h100-sxm", plan).step_time_s > 0
+    else:
+        with pytest.raises(InputError, match="FSDP gathers fp8 with scales per tensor"):
+            estimate("llama3-8b", "h100-sxm", plan)
 
 
 def faults(trainer: str, fields: dict[str, Any]) -> list[Fault]:
