@@ -207,14 +207,14 @@ def without(*types: str) -> System:
 
 def test_recipes_need_units_of_their_type() -> None:
     """Those of mxfp8 came with fp4's."""
-    told = "quantization: sample chip has no matrix rate for it; allowed: "
+    lacks = "quantization: sample chip has no matrix rate for it; allowed: "
     for name in RECIPES:
-        assert faults(without("fp8", "fp4"), quantization=name) == [told + "none"]
+        assert faults(without("fp8", "fp4"), quantization=name) == [lacks + "none"]
     hopper = without("fp4")
-    assert faults(hopper, quantization="mxfp8") == [told + "none, fp8_tensor, fp8_row, fp8_block"]
-    assert faults(hopper, quantization="nvfp4") == [told + "none, fp8_tensor, fp8_row, fp8_block"]
+    assert faults(hopper, quantization="mxfp8") == [lacks + "none, fp8_tensor, fp8_row, fp8_block"]
+    assert faults(hopper, quantization="nvfp4") == [lacks + "none, fp8_tensor, fp8_row, fp8_block"]
     assert run(hopper, quantization="fp8_block").fits
-    assert faults(without("fp8"), quantization="mxfp8") == [told + "none, nvfp4"]
+    assert faults(without("fp8"), quantization="mxfp8") == [lacks + "none, nvfp4"]
 
 
 def test_what_has_no_effect_is_refused() -> None:

@@ -546,9 +546,11 @@ def _quantization(reading: Reading) -> dict[str, object]:
     names = _converters(reading)
     found: dict[str, object] = {}
     for recipe, (linear, grouped) in CONVERTERS.items():
+        rows = str(reading.options.get(f"{linear}.recipe_name")).startswith("rowwise")
+        if rows != (recipe == Quantization.FP8_ROW):
+            continue
         if linear in names:
-            rows = str(reading.options.get(f"{linear}.recipe_name")).startswith("rowwise")
-            found.setdefault("quantization", "fp8_row" if rows else recipe)
+            found["quantization"] = recipe
         elif grouped in names:
             reading.leave("model.converters", "experts alone in fewer bits; predicted without")
     known = [name for pair in CONVERTERS.values() for name in pair]
