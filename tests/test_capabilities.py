@@ -26,6 +26,7 @@ NOT_BOUND = {
     "calculon",
     "simumax",
     "unknown",
+    "unknown-eager",
     "pytorch-cpu",
     "pytorch-cuda",
 }  # the last two: scripts of PyTorch

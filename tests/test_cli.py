@@ -159,7 +159,10 @@ BAD = [
     ),
     (("models", "h100-sxm"), "'h100-sxm': is a system: shardwise systems h100-sxm"),
     (("systems", "llama3-8b"), "'llama3-8b': is a model: shardwise models llama3-8b"),
-    (("stacks", "foo"), "stack: 'foo': no such stack; to list them: shardwise stacks"),
+    (
+        ("stacks", "foo"),
+        "to list them: shardwise stacks; for software that none stands for: unknown",
+    ),
     (("estimate", "--recipe", "nope"), "no such recipe; to list them: shardwise recipes"),
     ((*MAIN_JOB, "--tp", 3), "--tp: 3: must divide gpus 64"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from rows import first_of
-from shardwise import InputError, Model, Strategy, System, estimate
+from shardwise import InputError, Model, Strategy, System, estimate, estimate_many
 from shardwise.planning import nearest
 from shardwise.planning.nearest import (
     blamed_fields,
@@ -185,6 +185,26 @@ def test_fields_to_set_give_the_strategy_again():
                 "fsdp_reshard",
                 "etp",
             }
+
+
+@pytest.mark.parametrize("etp", [1, 2])
+def test_experts_are_split_as_the_stack_splits_them(etp):
+    """Experts of Megatron-LM are tensor-parallel as the rest; recipes of Megatron-Bridge set 1."""
+    model, own = Model.load("mixtral-8x7b"), {"gpus": 16, "tp": 2, "ep": 8, "gbs": 128}
+    stack = "megatron-lm-2024" if etp == 2 else "megatron-bridge-2025"
+    assert Strategy(**own, stack=stack).resolved(model).etp == etp
+    assert estimate_many(model, "h100-sxm", own | {"stack": [stack]}).table.etp == [etp]
+    other = Strategy(**own, stack=stack, etp=3 - etp).resolved(model)
+    assert set_fields(model, other)["etp"] == 3 - etp
+
+
+def test_fields_to_set_are_those_that_a_recipe_changes():
+    """A recipe has its own default of the weights, which another plan must state."""
+    model, stack = Model.load("qwen3-235b-a22b"), "megatron-bridge-nvl72"
+    own = {"gpus": 256, "gbs": 4096, "pp": 4, "ep": 32, "stack": stack, "quantization": "mxfp8"}
+    for quantized in (False, True):
+        plan = Strategy.validated(own | {"quantized_weights": quantized}).resolved(model)
+        assert Strategy(**set_fields(model, plan), stack=stack).resolved(model) == plan
 
 
 def test_the_fault_of_dp_is_of_the_degrees():

@@ -88,7 +88,7 @@ def test_conditions_are_of_places_and_months_in_order(trainer):
 @each_trainer
 def test_trainers_refer_to_what_exists(trainer):
     """Stacks of the catalog, and other trainers."""
-    assert {one.stack for one in trainer.stacks} <= set(catalog.names("stacks"))
+    assert {name for one in trainer.stacks for name in one.stack} <= set(catalog.names("stacks"))
     others = {name for choice in trainer.backends for name in choice.weights}
     assert others | {trainer.based_on or trainer.name} <= set(trainers())
 

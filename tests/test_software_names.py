@@ -56,8 +56,24 @@ def test_software_that_is_not_known_says_so():
     """A name that no trainer has gets the figures of unknown software, and a note."""
     match = _match("FooTrain", "h100-sxm", "2025-01")
     assert match.how == "unknown"
-    assert match.stack.name == "unknown"
+    assert {one.stack.name for one in match.candidates} == {"unknown", "unknown-eager"}
     assert match.notes
+
+
+def test_unknown_software_may_be_eager():
+    """`unknown` is a description: fused kernels or those of plain PyTorch, which need more."""
+    match = _match("unknown", "a100-80gb-sxm")
+    weights = {"unknown": 0.0, "unknown-eager": 0.0}
+    for one in match.candidates:
+        weights[one.stack.name] += one.weight
+    assert weights["unknown-eager"] > weights["unknown"] > 0.3
+    run = {"gpus": 8, "zero": 3, "mbs": 1, "gbs": 32, "seq_len": 4096}
+    fused, eager = (
+        estimate("llama3-8b", "a100-80gb-sxm", run, stack=Stack.load(name))
+        for name in sorted(weights)
+    )
+    assert fused.step_time_s < eager.step_time_s
+    assert fused.memory_bytes.activations < eager.memory_bytes.activations
 
 
 @pytest.mark.parametrize("text", ["torchforge", "SimpleFSDP", "VeOmni", "BMTrain", "Alpa"])

@@ -139,7 +139,8 @@ def stack_of(
     """Find the stack of a run, changed by its features."""
     match = match_of(run, system, model)
     name = "megatron-bridge-fused" if newest(run) and run.model.experts else match.stack.name
-    if name == UNKNOWN_STACK:
+    if name.startswith(UNKNOWN_STACK):
+        name = UNKNOWN_STACK
         assumed.append("software")
     if name == _USER_BUFFERS and run.micro_batch is None:
         assumed.append("communication overlaps")  # as in a tuned run

@@ -261,6 +261,9 @@ class Stack(Sourced):
     pipeline_grad_sync: GradSync = GradSync.STEP
     """The same in a pipeline: once per step (torch.distributed.pipelining, MegaScale's ZeRO-2),
     or with every micro-batch (PaddleNLP)."""
+    etp_is_tp: bool = False
+    """Default of `etp`: `tp` (--expert-tensor-parallel-size of Megatron-LM), or 1, as recipes of
+    Megatron-Bridge and NeMo set it."""
     pipeline_reshard: bool = True
     """Default of `fsdp_reshard` in a pipeline with ZeRO-3 (torchtitan: false)."""
     unsharded_gradients: bool = False
@@ -460,6 +463,10 @@ class Stack(Sourced):
         names = [LaunchRule.EXPERTS_SPLIT_AS_TP, *[LaunchRule.EXPERT_TENSORS_ALONE] * alone]
         return any(rules.get(name, False) for name in names)
 
+    def has_etp_of_tp(self, *, alone: bool) -> bool:
+        """Whether `etp` is `tp` where a strategy leaves it open; `alone` as above."""
+        return self.etp_is_tp or self.splits_experts_as_tp(alone=alone)
+
     @cached_property
     def field_defaults(self) -> Mapping[str, Any]:
         """Values of fields that a strategy leaves open, where the usual ones do not apply.
@@ -479,6 +486,10 @@ class Stack(Sourced):
             if usual is not None and runs and not self.capabilities.allows(name, usual):
                 found[name] = getattr(Strategy.validated({name: runs[0]}), name)
         return FrozenDict(found)
+
+    @classmethod
+    def _unknown(cls, text: str) -> str:
+        return f"{super()._unknown(text)}; for software that none stands for: unknown"
 
     @classmethod
     def from_fields(cls, value: object) -> "str | Stack":

@@ -693,7 +693,7 @@ class Strategy(ConfigBase):
         stack = self.loaded_stack(on, model)
         own, usual = self.model_fields_set, stack.field_defaults
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
-        as_tp = model.has_experts and stack.splits_experts_as_tp(alone=self.ep == 1)
+        as_tp = model.has_experts and stack.has_etp_of_tp(alone=self.ep == 1)
         if as_tp and "etp" not in own:
             inherited["etp"] = self.tp
         left_open = model.has_experts and self.attention_kernel == AttentionKernel.STACK

@@ -80,7 +80,7 @@ def columns_of(
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)
     found.setdefault("schedule", chunked)
     if model.has_experts and "etp" not in given:
-        both = of_stack(lambda one: [one.splits_experts_as_tp(alone=a) for a in (False, True)])
+        both = of_stack(lambda one: [one.has_etp_of_tp(alone=a) for a in (False, True)])
         as_tp = np.where(found["ep"] == 1, both[:, 1], both[:, 0])
         found["etp"] = np.where(as_tp, found["tp"], found["etp"])
     if model.has_experts:

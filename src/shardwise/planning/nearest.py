@@ -92,14 +92,16 @@ class NearestPlan(Brief, Result):
 def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
     """Return the fields but the stack that a user must set for a resolved strategy."""
     layout = {name: getattr(resolved, name) for name in _LAYOUT}
+    usual = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
     implied = Strategy(**layout).resolved(model)
-    defaults = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
-    own = {name: getattr(resolved, name) for name in COLUMNS if name != "stack"}
-    return {
-        name: value
-        for name, value in own.items()
-        if value != (defaults[name] if name in defaults else getattr(implied, name))
-    }
+    every = {name: getattr(resolved, name) for name in COLUMNS if name != "stack"}
+    found: dict[str, Any] = {}
+    missing = [n for n in every if every[n] != (usual[n] if n in usual else getattr(implied, n))]
+    while missing:  # what is set changes what the stack has by default: a recipe, its weights
+        found |= {name: every[name] for name in missing}
+        implied = Strategy(**found | {"stack": resolved.stack}).resolved(model)
+        missing = [n for n in every if n not in found and every[n] != getattr(implied, n)]
+    return {name: found[name] for name in every if name in found}
 
 
 def flag_words(name: str, value: object) -> list[str]:

@@ -134,9 +134,9 @@ class Fact(Condition):
 
 
 class Figures(Condition):
-    """A stack of the catalog, whose figures hold."""
+    """A stack of the catalog, whose figures hold, or several with their probabilities."""
 
-    stack: str
+    stack: Weights
 
 
 class Refusal(Condition):

@@ -137,7 +137,7 @@ def is_description(value: object) -> TypeGuard[Software | str]:
     if not isinstance(value, str):
         return isinstance(value, Software)
     if catalog.find("stacks", value) is not None:
-        return False
+        return value == UNKNOWN_STACK
     found = software_of(value)
     repository = "/" in value and bool(found.trainer) and not value.startswith(_PATHS)
     if files.is_file_name(value) and not (repository and not _is_file(value)):
@@ -245,20 +245,17 @@ def _resolved(
         found += _candidates(accepted, chain, here, weight / total)
     if splits_context:  # which needs a fused kernel
         found = [one for one in found if one.stack.attention_kernel != _UNFUSED] or found
+    is_known = bool(found)
     if not found:
-        stack = Stack.load(UNKNOWN_STACK)
-        only = _with_options(stack, {}, software, "", at, 1.0)
-        return Match(
-            software=software,
-            how="unknown",
-            candidates=(only,),
-            notes=(
-                f"{software.text or 'this software'} is not known; figures of unknown software",
-            ),
+        notes.append(
+            f"{software.text or 'this software'} is not known; figures of unknown software"
         )
+        found = [*_candidates(software, (trainers()[UNKNOWN_STACK],), at, 1.0)]
     kept = _most_probable(found)
     kept = tuple(replace(one, described=_described(one, kept)) for one in kept)
     how: How = "several candidates" if len(kept) > 1 else "matched"
+    if not is_known:
+        how = "unknown"
     if how == "matched" and nearest:
         how = "nearest release"
     return Match(
@@ -493,24 +490,25 @@ def _candidates(
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
         here = at.with_options(chosen)
-        stack = _figures(chain, here)
-        one = _with_options(stack, chosen, software, chain[0].name, at, share)
         sources = {
             name: _source(name, facts, here, chosen[name])
             for name, facts in by_field.items()
             if name in chosen
         }
         backend = chain[1].name if _has_backend(chain) else ""
-        yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
+        for stack, part in _figures(chain, here).items():
+            found = Stack.load(stack)
+            one = _with_options(found, chosen, software, chain[0].name, at, share * part)
+            yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
-def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
-    """The stack whose figures hold: of the trainer, else of what it runs on or is based on."""
+def _figures(chain: tuple[Trainer, ...], at: _At) -> Mapping[str, float]:
+    """Stacks whose figures hold: of the trainer, else of what it runs on or is based on."""
     for trainer in chain:
         held = [one.stack for one in trainer.stacks if at.holds(one)]
         if held:
-            return Stack.load(held[-1])
-    return Stack.load(UNKNOWN_STACK)
+            return held[-1]
+    return {UNKNOWN_STACK: 1.0}
 
 
 def _over_months(
@@ -649,6 +647,8 @@ def _described(one: Candidate, others: Iterable[Candidate]) -> str:
     for name, value in one.options.items():
         if len({str(other.options.get(name)) for other in others}) > 1:
             words.append(f"{name} {value}")
+    if len({other.stack.name for other in others if other.options == one.options}) > 1:
+        words.append(f"with figures of {one.stack.name}")
     return " ".join(words)
 
 

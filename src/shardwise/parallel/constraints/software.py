@@ -812,7 +812,7 @@ def _blamed(check: Check, table: Table) -> str:
         return next((name for name in TIER_FIELDS if one(getattr(table, name)) >= 0), check.field)
     strategy, stack = table.strategy(0), table.stacks[one(table.stack)]
     usual = dict(stack.field_defaults) | (
-        {"etp": strategy.tp} if stack.splits_experts_as_tp(alone=strategy.ep == 1) else {}
+        {"etp": strategy.tp} if stack.has_etp_of_tp(alone=strategy.ep == 1) else {}
     )
     own = (name for name in (check.field, *check.reads) if not COLUMNS[name].role.implied)
     differs = (n for n in own if getattr(strategy, n) != usual.get(n, COLUMNS[n].default))

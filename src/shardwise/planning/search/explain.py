@@ -315,6 +315,7 @@ def _single_values(system: System, space: Space, own: Mapping[str, object]) -> d
     for name in SPACE_FIELDS:
         values = space.values(name, system)
         follows = name == "schedule" or (name == "tp_exchange" and "sequence_parallel" in own)
+        follows |= name == "etp" and values == (1,)  # the default of a space, not of each stack
         if name not in own and values is not None and len(values) == 1 and not follows:
             found[name] = values[0]
     if isinstance(found.get("etp"), str):  # the word for "as tp"
