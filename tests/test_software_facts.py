@@ -20,7 +20,7 @@ from shardwise.config.software.record import (
 )
 
 # Words that a release and an accelerator turn into a kernel.
-RESOLVED = {"attention_kernel": {"sdpa", "te"}}
+RESOLVED = {"attention_kernel": {"sdpa", "flash", "te"}}
 # Fields that strategies and stacks do not have yet.
 COMING = {
     *("attention_kernel", "loss", "compile", "expert_kernel", "weight_dtype", "master_dtype"),

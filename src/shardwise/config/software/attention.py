@@ -21,6 +21,13 @@ Release = Annotated[
 ]
 """Numbers of a release: 2.5.1."""
 
+_LIBRARIES = {
+    "sdpa": ("torch", "pytorch"),
+    "flash": ("flash-attn",),
+    "te": ("transformer-engine",),
+}
+"""Names of the library whose kernel a word stands for."""
+
 
 class KernelFacts(ConfigBase):
     """What runs one attention kernel."""
@@ -56,6 +63,7 @@ class AttentionFacts(ConfigBase):
 
     kernels: Mapping[AttentionKernel, KernelFacts]
     sdpa: tuple[Choice, ...]
+    flash: tuple[Choice, ...]
     te: tuple[Choice, ...]
 
 
@@ -91,7 +99,7 @@ def te_kernel(te_release: str, generation: Generation) -> AttentionKernel:
 def kernel_of(
     word: str, generation: Generation | None, libraries: Mapping[str, str], month: str = ""
 ) -> AttentionKernel:
-    """Kernel that a word stands for, such as `sdpa` and `te`, what these libraries choose.
+    """Kernel that a word stands for; `sdpa`, `flash` and `te` are what their library has.
 
     Parameters
     ----------
@@ -100,17 +108,19 @@ def kernel_of(
     month
         Month of the software, whose newest release of a library holds where none is known.
     """
-    if word not in ("sdpa", "te"):
+    if word not in _LIBRARIES:
         return AttentionKernel(word)
     if generation is None:
         return AttentionKernel.BEST
-    names = ("torch", "pytorch") if word == "sdpa" else ("transformer-engine",)
+    names = _LIBRARIES[word]
     release = next((libraries[name] for name in names if name in libraries), "")
     release = release or release_in(names[0], month)
     if word == "te":
         # Figures of A100 were fitted to runs of Transformer Engine, with whatever it chooses there.
         is_fitted = generation == Generation.AMPERE
         return AttentionKernel.BEST if is_fitted else te_kernel(release, generation)
+    if word == "flash":
+        return _chosen(attention_facts().flash, release, generation, 0)
     return sdpa_kernel(release, generation, libraries.get("cuda"))
 
 
