@@ -63,7 +63,14 @@ def test_more_layers_than_there_are(tmp_path: Path) -> None:
 
 
 PLANS: dict[str, dict[str, Any]] = {
-    "nemotron-3-super": {"gpus": 64, "tp": 2, "ep": 64, "gbs": 512, "quantization": "nvfp4"},
+    "nemotron-3-super": {
+        "gpus": 64,
+        "tp": 2,
+        "ep": 64,
+        "etp": 1,
+        "gbs": 512,
+        "quantization": "nvfp4",
+    },
     "qwen3-next-80b-a3b": {"gpus": 32, "ep": 32, "gbs": 64, "quantization": "mxfp8"},
     "llama3-8b": {"gpus": 8, "gbs": 64, "quantization": "fp8_tensor"},
     "deepseek-v3": {"gpus": 512, "ep": 64, "gbs": 512, "quantization": "mxfp8"},
