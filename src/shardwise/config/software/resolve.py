@@ -48,7 +48,7 @@ _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
 _KERNEL = "attention_kernel"
-_UNFUSED = AttentionKernel.UNFUSED
+_UNFUSED, _FLASH = AttentionKernel.UNFUSED, "flash"
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
@@ -475,6 +475,10 @@ def _candidates(
     weight: float,
 ) -> Iterator[Candidate]:
     """Candidates of a trainer and engine: one for each combination of what stays open."""
+    says_flash = software.options.get(_KERNEL) == _FLASH
+    if says_flash:  # any fused kernel: those of the trainer, else FlashAttention of that time
+        options = {name: value for name, value in software.options.items() if name != _KERNEL}
+        software = software.model_copy(update={"options": options})
     by_field: dict[str, list[tuple[Fact, int]]] = {}
     for trainer, lag in reversed(_behind(chain)):
         for fact in trainer.facts:
@@ -482,10 +486,12 @@ def _candidates(
                 by_field.setdefault(fact.field, []).append((fact, lag))
     open_ones: list[tuple[float, dict[str, Any]]] = [(weight, {})]
     for name, facts in by_field.items():
+        values = partial(_values, name, facts)
+        values = partial(_fused, values) if says_flash and name == _KERNEL else values
         open_ones = [
             (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
-            for value, part in _over_months(partial(_values, name, facts), at.with_options(chosen))
+            for value, part in _over_months(values, at.with_options(chosen))
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
@@ -497,8 +503,10 @@ def _candidates(
         }
         backend = chain[1].name if _has_backend(chain) else ""
         for stack, part in _figures(chain, here).items():
-            found = Stack.load(stack)
-            one = _with_options(found, chosen, software, chain[0].name, at, share * part)
+            found, own = Stack.load(stack), chosen
+            if says_flash and _KERNEL not in chosen and found.attention_kernel == _UNFUSED:
+                own = {**chosen, _KERNEL: _flash(at)}
+            one = _with_options(found, own, software, chain[0].name, at, share * part)
             yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
@@ -554,9 +562,20 @@ def _values(field: str, facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[A
     return kernels
 
 
+def _fused(values: Callable[[_At], Mapping[Any, float]], at: _At) -> Mapping[Any, float]:
+    """Fused ones of the attention kernels that may be; without any, FlashAttention."""
+    fused = {kernel: w for kernel, w in values(at).items() if kernel != _UNFUSED}
+    total = sum(fused.values())
+    return {kernel: w / total for kernel, w in fused.items()} or {_flash(at): 1.0}
+
+
+def _flash(at: _At) -> AttentionKernel:
+    return kernel_of(_FLASH, at.generation, at.libraries, at.month)
+
+
 def _with_kernel(software: Software, at: _At, conflicts: list[str]) -> Software:
     """The software with the kernel that a stated choice of a library amounts to."""
-    if _KERNEL not in software.options:
+    if software.options.get(_KERNEL, _FLASH) == _FLASH:
         return software
     kernel = kernel_of(software.options[_KERNEL], at.generation, at.libraries, at.month)
     if not runs_on(kernel, at.generation):
