@@ -190,7 +190,7 @@ def figures_in(record: object) -> Iterator[bool | float | str | None]:
         item = left.pop()
         if item is None or isinstance(item, bool | int | float | str):
             yield item
-        else:
+        elif not isinstance(item, np.ndarray):
             left += _items_of(item)
 
 
