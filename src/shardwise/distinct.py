@@ -461,7 +461,7 @@ def _keys(value: object, count: int | None, name: str) -> Iterator[Column]:
 
     A record with a `position` has the index of each row's value in it.
     """
-    if is_dataclass(value) and hasattr(value, "position"):
+    if not isinstance(value, np.ndarray) and is_dataclass(value) and hasattr(value, "position"):
         value = value.position
     if isinstance(value, np.ndarray):
         if count is not None and value.shape[-1:] != (count,):
@@ -505,6 +505,8 @@ class _View:
         return self._source.kind
 
     def __getattr__(self, name: str) -> object:
+        if name in self._columns and not self._source.closed:
+            return self._columns[name]
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self._with:
@@ -514,15 +516,14 @@ class _View:
             return MethodType(attribute, self)
         if self._with and isinstance(attribute, property):  # which may read other columns now
             return attribute.__get__(self)
-        if name not in self._columns or self._source.closed:
-            value = self._source.read(name)
-            if isinstance(value, np.ndarray):
-                if not (self._source.choices and _is_choices(value)):
-                    value = rows_of(value, self._rows)
-            elif hasattr(value, "position"):
-                value = value.take(self._rows)
-            self._columns[name] = value
-        return self._columns[name]
+        value = self._source.read(name)
+        if isinstance(value, np.ndarray):
+            if not (self._source.choices and _is_choices(value)):
+                value = rows_of(value, self._rows)
+        elif hasattr(value, "position"):
+            value = value.take(self._rows)
+        self._columns[name] = value
+        return value
 
     def take(self, rows: Any) -> "_View":
         """Show some of the rows."""

@@ -280,7 +280,6 @@ class Table:
 
     def by_compile(self, figure: str) -> Floats:
         """A figure of each row's stack with layers compiled as in the row (`Stack.as_compiled`)."""
-
         compiles = self.compiles_layers
 
         def of(compiled: bool) -> Floats | float:

@@ -603,8 +603,12 @@ def costs_and_bytes(
     links = by_kernels(links) if table.systems is None else links
     known = known_totals(model, inputs.values, links.values)
     totals, position = known.values, known.position[links.position]
-    longest = stored_bytes(model, table) if held is None else held
     varied = bool(np.any(table.data_lengths >= 0))
+    longest = held
+    if longest is None:
+        same = table.systems is None and not varied
+        sizes = Distinct(inputs.values.sizes, inputs.position) if same else None
+        longest = stored_bytes(model, table, sizes=sizes)
     # What is moved is usual; what memory must hold, the longest.
     usual = stored_bytes(model, table, longest=False) if varied else longest
     of_times = partial(_TimeChoices.of, system)
@@ -617,7 +621,12 @@ def costs_and_bytes(
 
 
 def stored_bytes(
-    model: Model, table: Table, *, longest: bool = True, also: Table | None = None
+    model: Model,
+    table: Table,
+    *,
+    longest: bool = True,
+    also: Table | None = None,
+    sizes: Distinct[OperationSizes] | None = None,
 ) -> Distinct[ComponentCosts]:
     """The bytes of `costs_and_bytes` alone, without times and placement.
 
@@ -628,8 +637,10 @@ def stored_bytes(
     ----------
     also
         Other rows to compute and save, for a later call: together they take as long as alone.
+    sizes
+        Those of the operations of the table, if already known.
     """
-    sizes, kept = _storage_choices(model, table, longest=longest)
+    sizes, kept = _storage_choices(model, table, longest=longest, sizes=sizes)
     operations, choices, in_blocks = sizes.values, kept.values, table.systems is None
     if also is not None:
         others, more = _storage_choices(model, also, longest=longest)
@@ -655,10 +666,11 @@ def stored_bytes(
 
 
 def _storage_choices(
-    model: Model, table: Table, *, longest: bool
+    model: Model, table: Table, *, longest: bool, sizes: Distinct[OperationSizes] | None = None
 ) -> tuple[Distinct[OperationSizes], Distinct[_StorageChoices]]:
     """Distinct sizes of operations, and what else decides their memory."""
-    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
+    if sizes is None:
+        sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
     choices_of = partial(_StorageChoices.of, model, sizes.values.work)
     return sizes, evaluate_distinct(choices_of, table, sizes.position)
 
@@ -780,9 +792,7 @@ def _component_costs(
     )
 
 
-def _known_costs(
-    model: Model, system: System, table: Table, extents: Distinct[Extents]
-) -> _Costed:
+def _known_costs(model: Model, system: System, table: Table, extents: Distinct[Extents]) -> _Costed:
     """Result of `costs_and_bytes`; of a single row, as it was found for one that costs the same."""
     row = table.only_row()
     if row is None:
