@@ -198,7 +198,8 @@ def _items_of(record: object) -> list[Any]:
     """Items of a tuple or fields of a dataclass, the first one last; none of anything else."""
     if isinstance(record, tuple):
         return [*reversed(record)]
-    return [getattr(record, name) for name in reversed(_field_names(type(record)))]
+    kind: Any = type(record)
+    return [getattr(record, name) for name in reversed(_field_names(kind))]
 
 
 class _UnlikeError(Exception):
