@@ -106,7 +106,7 @@ for _name in _NOTED:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     gc.set_threshold(50_000)  # a search allocates many records, and leaves next to no cycles
-    # To look for plugins, pydantic reads the metadata of every installed package.
+    # To find plugins, pydantic reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     streams.prepare()
     if _COMPLETION in os.environ:
