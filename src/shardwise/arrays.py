@@ -172,28 +172,34 @@ def fingerprint(record: object) -> Hashable:
 
 def columns_in(record: object) -> Iterator[Column]:
     """Every column in a record: the rows of its arrays, whose last axis is that of the rows."""
-    if isinstance(record, np.ndarray):
-        yield from np.atleast_2d(record)
-    elif isinstance(record, tuple):
-        for item in record:
-            yield from columns_in(item)
-    else:
-        kind: Any = type(record)
-        for name in _field_names(kind):
-            yield from columns_in(getattr(record, name))
+    left = [record]
+    while left:
+        item = left.pop()
+        if not isinstance(item, np.ndarray):
+            left += _items_of(item)
+        elif item.ndim == 1:
+            yield item
+        else:
+            yield from np.atleast_2d(item)
 
 
 def figures_in(record: object) -> Iterator[bool | float | str | None]:
     """Every figure in a record that is not a column: what all of its rows share."""
+    left = [record]
+    while left:
+        item = left.pop()
+        if item is None or isinstance(item, bool | int | float | str):
+            yield item
+        elif not isinstance(item, np.ndarray):
+            left += _items_of(item)
+
+
+def _items_of(record: object) -> list[Any]:
+    """Items of a tuple or fields of a dataclass, the first one last; none of anything else."""
     if isinstance(record, tuple):
-        for item in record:
-            yield from figures_in(item)
-    elif record is None or isinstance(record, bool | int | float | str):
-        yield record
-    else:
-        kind: Any = type(record)
-        for name in _field_names(kind):
-            yield from figures_in(getattr(record, name))
+        return [*reversed(record)]
+    kind: Any = type(record)
+    return [getattr(record, name) for name in reversed(_field_names(kind))]
 
 
 class _UnlikeError(Exception):

@@ -28,6 +28,8 @@ _DENSE_SPAN = 1 << 12
 _MOST_KNOWN, _MOST_OWNERS = 1 << 13, 8
 FEW_ROWS = 1 << 11
 """Results of more rows at a time are not saved."""
+# Results of so many calls are saved one by one: joining them takes longer than most formulas.
+_MOST_BLOCKS = 32
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
 _HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
@@ -134,7 +136,10 @@ class KnownRows(Generic[T]):
 
     def __init__(self) -> None:
         self._places: dict[_RowKey, int] = {}
-        self._results: T | None = None
+        self._blocks: list[T] = []
+        """Results in the order of their places; the last ones are read before they are joined."""
+        self._last = 0
+        """Place of the first row of the last block."""
         self._lock = Lock()
 
     def of(
@@ -157,18 +162,26 @@ class KnownRows(Generic[T]):
         shared = tuple(figures)
         keys = [(shared, key) for key in _row_keys(columns)]
         with self._lock:
-            new = self._new(keys)
-            if new:
-                found = formula(np.array([*new.values()]))
-                results = found if self._results is None else joined([self._results, found])
+            while True:
+                self._add(self._new(keys), formula)
+                places = np.array([self._places[key] for key in keys])
+                if places.min() >= self._last and len(self._blocks) <= _MOST_BLOCKS:
+                    return Distinct(self._blocks[-1], places - self._last)
+                results = joined(self._blocks)
                 if results is None:  # they took other branches of the formula
-                    self._places, self._results = {}, None
-                    new = self._new(keys)
-                    results = formula(np.array([*new.values()]))
-                self._places.update(zip(new, count_from(len(self._places)), strict=False))
-                self._results = results
-            assert self._results is not None  # noqa: S101 - of one row at least
-            return Distinct(self._results, np.array([self._places[key] for key in keys]))
+                    self._forget()
+                else:
+                    self._blocks, self._last = [results], 0
+
+    def _add(self, new: Mapping[_RowKey, int], formula: Callable[[Ints], T]) -> None:
+        """Evaluate rows that are not known."""
+        if new:
+            self._blocks.append(formula(np.array([*new.values()])))
+            self._last = len(self._places)
+            self._places.update(zip(new, count_from(self._last), strict=False))
+
+    def _forget(self) -> None:
+        self._places, self._blocks, self._last = {}, [], 0
 
     def _new(self, keys: Sequence[_RowKey]) -> dict[_RowKey, int]:
         """Rows that are not known, each with its first position."""
@@ -177,7 +190,7 @@ class KnownRows(Generic[T]):
             if key not in self._places:
                 new.setdefault(key, at)
         if self._places and len(self._places) + len(new) > _MOST_KNOWN:
-            self._places, self._results = {}, None
+            self._forget()
             return self._new(keys)
         return new
 
@@ -448,7 +461,7 @@ def _keys(value: object, count: int | None, name: str) -> Iterator[Column]:
 
     A record with a `position` has the index of each row's value in it.
     """
-    if is_dataclass(value) and hasattr(value, "position"):
+    if not isinstance(value, np.ndarray) and is_dataclass(value) and hasattr(value, "position"):
         value = value.position
     if isinstance(value, np.ndarray):
         if count is not None and value.shape[-1:] != (count,):
@@ -492,6 +505,8 @@ class _View:
         return self._source.kind
 
     def __getattr__(self, name: str) -> object:
+        if name in self._columns and not self._source.closed:
+            return self._columns[name]
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self._with:
@@ -501,15 +516,14 @@ class _View:
             return MethodType(attribute, self)
         if self._with and isinstance(attribute, property):  # which may read other columns now
             return attribute.__get__(self)
-        if name not in self._columns or self._source.closed:
-            value = self._source.read(name)
-            if isinstance(value, np.ndarray):
-                if not (self._source.choices and _is_choices(value)):
-                    value = rows_of(value, self._rows)
-            elif hasattr(value, "position"):
-                value = value.take(self._rows)
-            self._columns[name] = value
-        return self._columns[name]
+        value = self._source.read(name)
+        if isinstance(value, np.ndarray):
+            if not (self._source.choices and _is_choices(value)):
+                value = rows_of(value, self._rows)
+        elif hasattr(value, "position"):
+            value = value.take(self._rows)
+        self._columns[name] = value
+        return value
 
     def take(self, rows: Any) -> "_View":
         """Show some of the rows."""

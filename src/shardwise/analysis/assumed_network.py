@@ -15,8 +15,8 @@ from shardwise.analysis.results import AssumedNetwork
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, SystemColumns, SystemRows
-from shardwise.cost.component_costs import ComponentCosts, component_costs
-from shardwise.distinct import distinct_rows, known_of
+from shardwise.cost.component_costs import ComponentCosts, costs_and_bytes
+from shardwise.distinct import Distinct, distinct_rows, known_of
 from shardwise.engine.evaluate import Evaluation, timed
 
 # Rows whose costs on other networks are saved: each is some 100 KB.
@@ -71,7 +71,8 @@ def _step_times(result: Evaluation, rows: Ints, assumed: tuple[int, ...]) -> Flo
     extents, groups = gather((step.extents, step.groups), twice)
 
     def costs() -> ComponentCosts:
-        return component_costs(step.model, step.system, table, extents).of_all()
+        known = Distinct(step.costs, twice), result.inputs.of_rows(twice)
+        return costs_and_bytes(step.model, step.system, table, extents, *known)[0].of_all()
 
     if len(step.table) == 1:
         owners = step.costs, on_each.columns

@@ -178,7 +178,7 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
 def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
     """Memory and time of every pipeline stage of a table of one row."""
     step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
-    passes, names = known_of(partial(_by_pass, evaluation), _by_pass, blocks, most=_MOST_KNOWN)
+    names = _names_of(evaluation.parts)
     stage = np.arange(int(table.pp[0]))
     run = by_stage(step.groups)
     shares = Shares.of(table, blocks)
@@ -205,6 +205,7 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
 
     @cache
     def peaks_of(phase: PassName) -> list[Peak]:
+        passes = known_of(partial(_by_pass, evaluation), _by_pass, blocks, most=_MOST_KNOWN)
         costs = passes[phase]
         return _peaks(stage_memory(table, costs, run, stage, shares, phase), costs, names)
 
@@ -230,13 +231,18 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
     )
 
 
-def _by_pass(evaluation: Evaluation) -> tuple[dict[PassName, ComponentCosts], _Names]:
-    """Costs of each pass, and names of operations: they read no more than `Step.costs`."""
-    step, parts = evaluation.step, evaluation.parts
-    forward, backward = costs_by_pass(step.table, step.costs, parts)
+def _by_pass(evaluation: Evaluation) -> dict[PassName, ComponentCosts]:
+    """Costs of each pass: they read no more than `Step.costs`."""
+    step = evaluation.step
+    forward, backward = costs_by_pass(step.table, step.costs, evaluation.parts)
+    return {"forward": forward, "backward": backward}
+
+
+def _names_of(parts: Sequence[ComponentOperations]) -> _Names:
+    """Names of the operations of each component, and of those of the head that train."""
     names = [(name, [one.operation.name for one in costs]) for name, _, costs in parts]
     trained = [one.operation.name for one in parts[-1][2] if step_of(one.operation).trains]
-    return {"forward": forward, "backward": backward}, [*names, ("trained", trained)]
+    return [*names, ("trained", trained)]
 
 
 def _dense_and_experts(

@@ -106,6 +106,8 @@ for _name in _NOTED:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     gc.set_threshold(50_000)  # a search allocates many records, and leaves next to no cycles
+    # To find plugins, pydantic reads the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     streams.prepare()
     if _COMPLETION in os.environ:
         from shardwise.cli.completion import complete  # noqa: PLC0415 - it imports this module

@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
@@ -327,18 +328,20 @@ class Sourced(ConfigBase):
         prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
         return next((self.sources[p] for p in prefixes if p in self.sources), None)
 
-    @model_validator(mode="after")
-    def _sources_are_of_fields(self) -> Self:
+    @model_validator(mode="wrap")
+    @classmethod
+    def _sources_are_of_fields(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Refuse what no field is called; what a variation of a config took away may be named."""
-        for prefix in self.sources:
-            node: Any = self
+        made = handler(data)
+        for prefix in () if made is data else made.sources:  # a record was checked before
+            node: Any = made
             for part in prefix.split(".") if prefix else ():
                 fields = _fields(type(node))
                 if fields and part not in fields:
                     hint = nearest(part, fields) or f"; {allowed_words(part, fields)}"
                     raise ValueError(f"sources: {shorten(prefix)}: there is no field {part}{hint}")
                 node = _value_at(node, part)
-        return self
+        return made
 
 
 def _value_at(node: Any, part: str) -> Any:

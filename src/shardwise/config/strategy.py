@@ -731,7 +731,8 @@ class Strategy(ConfigBase):
                 "stack": stack,
             }
         )
-        return one.model_copy(update=_recipe_fields(one, model, stack))
+        of_recipe = _recipe_fields(one, model, stack)
+        return one.model_copy(update=of_recipe) if of_recipe else one
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""

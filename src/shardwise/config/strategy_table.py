@@ -280,11 +280,14 @@ class Table:
 
     def by_compile(self, figure: str) -> Floats:
         """A figure of each row's stack with layers compiled as in the row (`Stack.as_compiled`)."""
+        compiles = self.compiles_layers
 
-        def of(compiled: bool) -> Floats:
+        def of(compiled: bool) -> Floats | float:
+            if not np.any(compiles == compiled):
+                return 0.0
             return self.by_stack(lambda stack: float(getattr(stack.as_compiled(compiled), figure)))
 
-        return np.where(self.compiles_layers, of(compiled=True), of(compiled=False))
+        return np.where(compiles, of(compiled=True), of(compiled=False))
 
     @property
     def panels(self) -> Ints:

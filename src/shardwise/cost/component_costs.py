@@ -115,7 +115,11 @@ class OperationInputs:
 
 
 def operation_costs(
-    model: Model, system: System, table: Table, extents: Extents
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents,
+    inputs: OperationInputs | None = None,
 ) -> list[ComponentOperations]:
     """Cost every operation of the embedding, each kind of layer, and the head.
 
@@ -123,8 +127,10 @@ def operation_costs(
     ----------
     extents
         Placement of each axis; shape (tiers, n).
+    inputs
+        Those of the table, if already known.
     """
-    inputs = OperationInputs.of(model, system, table)
+    inputs = OperationInputs.of(model, system, table) if inputs is None else inputs
     links = Links.of(system, table, extents)
     return list(_operation_costs(model, inputs, links))
 
@@ -549,6 +555,9 @@ class _TimeChoices:
         )
 
 
+_Costed = tuple[Distinct[ComponentCosts], Distinct[ComponentCosts], Distinct[OperationInputs]]
+
+
 def component_costs(
     model: Model,
     system: System,
@@ -571,27 +580,35 @@ def costs_and_bytes(
     table: Table,
     extents: Extents | Distinct[Extents],
     held: Distinct[ComponentCosts] | None = None,
-) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
+    inputs: Distinct[OperationInputs] | None = None,
+) -> _Costed:
     """Result of `component_costs`, and the bytes alone, once for rows that need the same memory.
+
+    Also the inputs of the operations, once for rows that have the same kernels.
 
     Operations do not depend on what is recomputed or offloaded, so they are costed once for all of
     these; nor do kernels and bytes depend on the placement: they are computed once for all of it.
 
     Parameters
     ----------
-    held
-        `stored_bytes` of the table, if already computed.
+    held, inputs
+        `stored_bytes` of the table and inputs of its operations, if already computed.
     """
-    of_kernels = table
-    if table.systems is not None and table.systems.columns.of_networks(system):
-        of_kernels = table.changed(systems=None)
-    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), of_kernels)
+    if inputs is None:
+        of_kernels = table
+        if table.systems is not None and table.systems.columns.of_networks(system):
+            of_kernels = table.changed(systems=None)
+        inputs = evaluate_distinct(partial(OperationInputs.of, model, system), of_kernels)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
     links = by_kernels(links) if table.systems is None else links
     known = known_totals(model, inputs.values, links.values)
     totals, position = known.values, known.position[links.position]
-    longest = stored_bytes(model, table) if held is None else held
     varied = bool(np.any(table.data_lengths >= 0))
+    longest = held
+    if longest is None:
+        same = table.systems is None and not varied
+        sizes = Distinct(inputs.values.sizes, inputs.position) if same else None
+        longest = stored_bytes(model, table, sizes=sizes)
     # What is moved is usual; what memory must hold, the longest.
     usual = stored_bytes(model, table, longest=False) if varied else longest
     of_times = partial(_TimeChoices.of, system)
@@ -600,11 +617,16 @@ def costs_and_bytes(
     costs_of = partial(_component_costs, model, totals, usual.values)
     count, in_blocks = len(chosen.values.links), table.systems is None
     found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
-    return Distinct(found, chosen.position), longest
+    return Distinct(found, chosen.position), longest, inputs
 
 
 def stored_bytes(
-    model: Model, table: Table, *, longest: bool = True, also: Table | None = None
+    model: Model,
+    table: Table,
+    *,
+    longest: bool = True,
+    also: Table | None = None,
+    sizes: Distinct[OperationSizes] | None = None,
 ) -> Distinct[ComponentCosts]:
     """The bytes of `costs_and_bytes` alone, without times and placement.
 
@@ -615,8 +637,10 @@ def stored_bytes(
     ----------
     also
         Other rows to compute and save, for a later call: together they take as long as alone.
+    sizes
+        Those of the operations of the table, if already known.
     """
-    sizes, kept = _storage_choices(model, table, longest=longest)
+    sizes, kept = _storage_choices(model, table, longest=longest, sizes=sizes)
     operations, choices, in_blocks = sizes.values, kept.values, table.systems is None
     if also is not None:
         others, more = _storage_choices(model, also, longest=longest)
@@ -642,10 +666,11 @@ def stored_bytes(
 
 
 def _storage_choices(
-    model: Model, table: Table, *, longest: bool
+    model: Model, table: Table, *, longest: bool, sizes: Distinct[OperationSizes] | None = None
 ) -> tuple[Distinct[OperationSizes], Distinct[_StorageChoices]]:
     """Distinct sizes of operations, and what else decides their memory."""
-    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
+    if sizes is None:
+        sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
     choices_of = partial(_StorageChoices.of, model, sizes.values.work)
     return sizes, evaluate_distinct(choices_of, table, sizes.position)
 
@@ -767,9 +792,7 @@ def _component_costs(
     )
 
 
-def _known_costs(
-    model: Model, system: System, table: Table, extents: Distinct[Extents]
-) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
+def _known_costs(model: Model, system: System, table: Table, extents: Distinct[Extents]) -> _Costed:
     """Result of `costs_and_bytes`; of a single row, as it was found for one that costs the same."""
     row = table.only_row()
     if row is None:
@@ -777,10 +800,10 @@ def _known_costs(
     placed = extents.of_all()
     row |= {_PLACED + f.name: getattr(placed, f.name).tobytes() for f in fields(placed)}
 
-    def found(names: set[str]) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
+    def found(names: set[str]) -> _Costed:
         seen: Any = SeenRow(table, names), SeenRow(placed, names, _PLACED)
-        costs, held = costs_and_bytes(model, system, *seen)
-        return Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW)
+        costs, held, inputs = costs_and_bytes(model, system, *seen)
+        return Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW), inputs
 
     return known_row(found, row, PlacedCosts, model, system, *table.stacks, most=_MOST_KNOWN)
 
@@ -812,10 +835,12 @@ class PlacedCosts:
     stages: Distinct[tuple[StageGroup, ...]]
     holdings: Distinct[ComponentCosts]
     """Bytes of the components alone: fewer distinct rows, since placement does not matter."""
+    inputs: Distinct[OperationInputs]
+    """Of the operations: fewer distinct rows, likewise."""
 
     @classmethod
     def of(cls, model: Model, system: System, table: Table) -> "PlacedCosts":
         """Place the axes, cost the layers and lay out the stages."""
         extents = evaluate_distinct(partial(place, system), table)
-        components, holdings = _known_costs(model, system, table, extents)
-        return cls(extents, components, distinct_stage_groups(model, table), holdings)
+        components, holdings, inputs = _known_costs(model, system, table, extents)
+        return cls(extents, components, distinct_stage_groups(model, table), holdings, inputs)

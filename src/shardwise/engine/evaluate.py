@@ -18,6 +18,7 @@ from shardwise.config.system_columns import SystemColumns, SystemRows
 from shardwise.cost.component_costs import (
     ComponentCosts,
     ComponentOperations,
+    OperationInputs,
     PlacedCosts,
     component_costs,
     operation_costs,
@@ -71,12 +72,14 @@ class Evaluation(PeakMemory, Timing):
     """Columns of results, one value per row."""
 
     fits: Bools
+    inputs: Distinct[OperationInputs]
+    """Of the operations."""
 
     @cached_property
     def parts(self) -> Sequence[ComponentOperations]:
         """Operations of each component with their costs; they read no more than `step.costs`."""
         step = self.step
-        given = step.model, step.system, step.table, step.extents
+        given = step.model, step.system, step.table, step.extents, self.inputs.of_all()
         return known_of(partial(operation_costs, *given), operation_costs, step.costs)
 
 
@@ -90,6 +93,7 @@ def evaluate(model: Model, system: System, table: Table) -> Evaluation:
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(timing.step.system, holding),
+        inputs=placed.inputs,
     )
 
 

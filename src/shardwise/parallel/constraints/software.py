@@ -696,7 +696,9 @@ def _combination_check(combination: Combination) -> Check:
 
 
 def _holds_on(combination: Combination, system: System) -> bool:
-    domain = math.inf if system.fast_domain is None else system.fast_domain
+    if not combination.machine:
+        return True
+    domain = system.fast_domain or math.inf
     return combination.holds_on(system.accelerator.generation, domain)
 
 
@@ -830,13 +832,14 @@ def _of_network(check: Check) -> bool:
 
 
 def _of_layout(check: Check) -> bool:
-    return check.reported is None and set(check.reads) <= set(LAYOUT_FIELDS)
+    return check.reported is None and _OF_LAYOUTS.issuperset(check.reads)
 
 
 def _of_replicas(check: Check) -> bool:
     return check.reported is None and not _OF_REPLICAS.isdisjoint(check.reads)
 
 
+_OF_LAYOUTS = frozenset(LAYOUT_FIELDS)
 _OF_REPLICAS = {"gpus", "dp", "dp_shard", "global_batch_size", "micro_batch_size"}
 SOFTWARE_CONSTRAINT = _constraint(lambda check: check.reported is None and not _of_replicas(check))
 """What software requires, but for what depends on the number of replicas."""

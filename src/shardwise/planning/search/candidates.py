@@ -367,7 +367,7 @@ def _combinations(model: Model, system: System, space: Space) -> int:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
         raise InputError.at("space", problem, "gpus")
     several = (*OPTION_FIELDS, *CHOICE_FIELDS)
-    sizes = [len(_tried(model, system, space, name)) for name in several]
+    sizes = [len(_tried(model, name, space.values(name, system))) for name in several]
     combined = math.prod(sizes)
     if combined > _MOST_OPTIONS:
         named = zip(several, sizes, strict=True)
@@ -378,7 +378,12 @@ def _combinations(model: Model, system: System, space: Space) -> int:
 
 
 def _tried(
-    model: Model, system: System, space: Space, name: str, *, layers: int = 0, panels: int = 0
+    model: Model,
+    name: str,
+    values: tuple[Any, ...] | None,
+    *,
+    layers: int = 0,
+    panels: int = 0,
 ) -> tuple[Any, ...]:
     """Values of an option or choice to try.
 
@@ -387,12 +392,13 @@ def _tried(
 
     Parameters
     ----------
+    values
+        Those of the space; None: it leaves them open.
     layers
         Layers of the rank that has most; 0: of the model.
     panels
         The least panels; 0: one.
     """
-    values = space.values(name, system)
     if values is not None:
         return values
     if name == "summa_panels":
@@ -408,8 +414,9 @@ class _OptionTables:
 
     def __init__(self, model: Model, system: System, space: Space) -> None:
         self._model, self._system, self._space = model, system, space
-        self._by_layers = space.values("recompute_layers", system) != (None,)
-        self._by_panels = space.values("summa_panels", system) != (None,)
+        self._tried = {n: space.values(n, system) for n in (*OPTION_FIELDS, *CHOICE_FIELDS)}
+        self._by_layers = self._tried["recompute_layers"] != (None,)
+        self._by_panels = self._tried["summa_panels"] != (None,)
         self._of_kind: dict[Kind, tuple[Table, Table]] = {}
         self._of_values: dict[tuple[str, bool, int], Table] = {}
         self._defaults = Table.of(model, _PLAIN)
@@ -427,7 +434,7 @@ class _OptionTables:
             most = np.zeros(group.max() + 1, dtype=np.int64)
             np.maximum.at(most, group, layers)
             layers = most[group]
-        training = self._space.values("training", self._system) or ()
+        training = self._tried["training"] or ()
         found = []
         for kind, rows in kinds_of(self._model, layouts, layers=layers, panels=self._by_panels):
             for trains in training:
@@ -475,9 +482,8 @@ class _OptionTables:
     def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:
         if name == "training":
             return (kind.training,)
-        values = _tried(
-            *(self._model, self._system, self._space, name), layers=kind.layers, panels=kind.panels
-        )
+        more = {"layers": kind.layers, "panels": kind.panels}
+        values = _tried(self._model, name, self._tried[name], **more)
         default = self._model.seq_len if name == "seq_len" else None
         return tuple(default if value is None else value for value in values)
 

@@ -283,6 +283,7 @@ def _without_placement(
     eps = listed[0] or _allowed_degrees(model, system, gpus, "ep", ("ep_experts", "ep"))
     etps = listed[1] or _allowed_degrees(model, system, gpus, "etp", ("etp_experts", "etp"))
     replicas = space.values("dp", system)
+    pipelines: dict[int, list[tuple[int, int]]] = {}
     for tp, tp2, cp, pp in product(*degrees):
         dp, rest = divmod(gpus, tp * tp2 * cp * pp)
         if rest or (replicas is not None and dp not in replicas):
@@ -294,8 +295,9 @@ def _without_placement(
         ]
         batches = _batches(system, space, batch, dp)
         shards = _shards(system, space, dp)
-        pipelines = _chunks(model, system, space, splits, pp)
-        for (vpp, schedule), (ep, etp) in product(pipelines, experts):
+        if pp not in pipelines:
+            pipelines[pp] = _chunks(model, system, space, splits, pp)
+        for (vpp, schedule), (ep, etp) in product(pipelines[pp], experts):
             for split, shard, (size, micro) in product(
                 splits.of(pp, vpp, schedule), shards, batches
             ):

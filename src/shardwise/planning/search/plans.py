@@ -231,8 +231,9 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
     }
     off |= settings_off(table, _defaults(model, table))
     for kind, rows in kinds_of(model, table):
+        some = table.take(rows)
         for name, differs in off.items():  # a field without effect need not be set
-            differs[rows] &= ~idle_rows(kind, table.take(rows), name)
+            differs[rows] &= ~idle_rows(kind, some, name)
     return [
         tuple(name for name in COLUMNS if name in off and off[name][row])
         for row in range(len(table))

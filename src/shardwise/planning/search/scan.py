@@ -368,13 +368,13 @@ class MemoryEvaluator:
         model, system = self._model, self._system
         table, held = self._table.take(chunk.at), self._bytes.of_rows(chunk.at)
         extents = evaluate_distinct(partial(place, system), table)
-        costs, _ = costs_and_bytes(model, system, table, extents, held=held)
+        costs, _, inputs = costs_and_bytes(model, system, table, extents, held=held)
         return Evaluator(
             rows=chunk,
             table=table,
             _model=model,
             _system=system,
-            _placed=PlacedCosts(extents, costs, self._stages.of_rows(chunk.at), held),
+            _placed=PlacedCosts(extents, costs, self._stages.of_rows(chunk.at), held, inputs),
         )
 
     def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
