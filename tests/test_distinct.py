@@ -144,6 +144,26 @@ def test_known_rows_are_not_evaluated_again() -> None:
     assert results() == []
 
 
+def test_known_rows_of_many_calls() -> None:
+    """Results of more calls than are saved one by one, which are joined on the way."""
+    known: KnownRows[Any] = KnownRows()
+    evaluated: list[int] = []
+
+    def results(*values: int) -> list[int]:
+        column = np.array(values, dtype=np.int64)
+
+        def formula(rows: Ints) -> tuple[Ints, ...]:
+            evaluated.extend(column[rows].tolist())
+            return (10 * column[rows],)
+
+        found: list[int] = known.of([column], (), formula).of_all()[0].tolist()
+        return found
+
+    assert [results(value) for value in range(100)] == [[10 * value] for value in range(100)]
+    assert results(99, 0, 50, 100, 0) == [990, 0, 500, 1000, 0]
+    assert evaluated == [*range(101)]
+
+
 def test_known_rows_are_those_of_equal_figures() -> None:
     """What all rows of a call share is part of what a result depends on."""
     known: KnownRows[Any] = KnownRows()

@@ -40,7 +40,10 @@ _MIDDLE = "07"
 _Value = TypeVar("_Value")
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
 _OFFLOADS = ("offload_weights", "offload_optimizer")
-DECIDING_FIELDS = ("zero", "quantization", "optimizer", "cp", "weight_dtype", "gpus", *_OFFLOADS)
+DECIDING_FIELDS = (
+    *("zero", "quantization", "optimizer", "cp", "weight_dtype", "gpus", "fused_activation"),
+    *_OFFLOADS,
+)
 """Fields of strategies on which facts of software depend, or which rule candidates out."""
 # Stages of ZeRO that one accelerator has only where its user names them.
 _SHARDED = ("2", "3")

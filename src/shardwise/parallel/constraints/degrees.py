@@ -261,6 +261,7 @@ EXPERT_CONSTRAINTS: tuple[Constraint, ...] = (
         lambda t: (t.tp * t.tp2 * t.cp * t.dp) % (t.ep * t.etp) != 0,
         lambda t: (
             f"ep x etp = {one(t.ep * t.etp)} must divide tp x cp x dp = {one(t.tp * t.cp * t.dp)}"
+            f"{f'; etp is {one(t.etp)}' if one(t.etp) > 1 else ''}"
         ),
     ),
     rule(
