@@ -155,9 +155,10 @@ def test_graphs_of_the_stack_count_as_those_of_a_strategy() -> None:
 
 @each_row("stack", catalog.names("stacks"))
 def test_a_stack_runs_what_a_user_tries_first(stack: str) -> None:
-    """The number of GPUs and the batch are enough."""
+    """The number of GPUs and the batch are enough; unknown software is one of two."""
     found = estimate("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 16, "stack": stack})
-    assert found.software.stack == Stack.load(stack).name
+    meant = "unknown-eager" if stack == "unknown" else Stack.load(stack).name
+    assert found.software.stack == meant
 
 
 def test_one_stage_has_no_schedule() -> None:
