@@ -11,6 +11,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.bounds import Fraction, Month, YearOrMonth
+from shardwise.config.capabilities import Values
 from shardwise.config.enums import Word
 
 
@@ -188,6 +189,8 @@ class Trainer(ConfigBase):
     hand_tuned: bool = False
     """Whether it is code tuned by hand, faster than trainers for everyone."""
     refuses: tuple[Refusal, ...] = ()
+    capabilities: Mapping[str, Values] = Field(default_factory=dict)
+    """Values that fields of a strategy may have in it, in place of those that its stack lists."""
     source: str = ""
 
 

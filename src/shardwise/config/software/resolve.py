@@ -509,7 +509,7 @@ def _candidates(
             found, own = Stack.load(stack), chosen
             if says_flash and _KERNEL not in chosen and found.attention_kernel == _UNFUSED:
                 own = {**chosen, _KERNEL: _flash(at)}
-            one = _with_options(found, own, software, chain[0].name, at, share * part)
+            one = _with_options(found, own, software, chain, at, share * part)
             yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
@@ -590,14 +590,17 @@ def _with_options(
     stack: Stack,
     options: Mapping[str, Any],
     software: Software,
-    trainer: str,
+    chain: tuple[Trainer, ...],
     at: _At,
     weight: float,
 ) -> Candidate:
     """A candidate whose stack has what its release does as defaults."""
     from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
-    engine, month = at.engine, at.month
+    trainer, engine, month = chain[0].name, at.engine, at.month
+    own: Mapping[str, Values] = {}
+    for one in reversed(chain):
+        own = {**own, **one.capabilities}
     known = {**options, **software.options}
     of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
     usual = {
@@ -609,18 +612,18 @@ def _with_options(
         usual.setdefault("zero", engine.zero_stages[0])
     if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
-    if usual or of_stack:
+    if usual or of_stack or own:
         fields = stack.fields_with(of_stack)
         fields["defaults"] = {**fields["defaults"], **usual}
-        fields["capabilities"] = _with_values(stack.capabilities, usual)
+        fields["capabilities"] = _with_values(stack.capabilities, usual, own)
         stack = Stack.validated(fields, source=trainer)
     return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
 
 
 def _with_values(
-    capabilities: Capabilities | None, values: Mapping[str, Any]
+    capabilities: Capabilities | None, values: Mapping[str, Any], own: Mapping[str, Values]
 ) -> Capabilities | None:
-    """Capabilities that have values which software has by default too."""
+    """Capabilities that have values which software has by default too, and its own ones."""
     if capabilities is None:
         return None
     more = {
@@ -632,7 +635,8 @@ def _with_values(
         name: None if one is None else one.model_copy(update={"then": _with_each(one.then, values)})
         for name, one in capabilities.combinations.items()
     }
-    update = {"fields": {**capabilities.fields, **more}, "combinations": combinations}
+    fields = {**capabilities.fields, **more, **own}
+    update = {"fields": fields, "combinations": combinations}
     return capabilities.model_copy(update=update)
 
 

@@ -53,6 +53,7 @@ class Described:
     @classmethod
     def of(cls, space: Space, model: Model, system: System) -> Self | None:
         """Return those of a space; None without any."""
+        space = space.for_model(model)
         texts = tuple(
             (space.stack_of(one, system), one)
             for one in space.stack or ()
@@ -90,6 +91,9 @@ class Described:
 
         It is between those of their candidates.
         """
+        shape = np.broadcast_shapes(*(getattr(table, name).shape for name in COLUMNS))
+        if 0 in shape:
+            return np.empty(shape)
         parts = self._parts(table, stated=stated)
         each = [margins.needed(total, probability) for _, total, margins in parts]
         counts = [weight > 0 for weight, *_ in parts]
@@ -100,7 +104,6 @@ class Described:
             middle = np.sqrt(low * high)
             enough = _mixed(parts, middle) >= probability
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        shape = np.broadcast_shapes(*(getattr(table, name).shape for name in COLUMNS))
         return high.reshape(shape)
 
     def _parts(self, table: Table, *, stated: bool) -> list[Part]:

@@ -526,7 +526,12 @@ def _why_none(
     if not bounds.shapes:
         counts = ", ".join(f"{reason} {n:,}" for reason, n in bounds.rejected.most_common())
         reason = next(iter(bounds.rejected), "degrees")
-        return reason, f"no combination of degrees obeys the rules on any number of GPUs: {counts}"
+        problem = f"no combination of degrees obeys the rules on any number of GPUs: {counts}"
+        if refused := case.space.never_run(case.system):
+            names = ", ".join(dict.fromkeys(s.name for s in case.space.stacks(case.system)))
+            values = ", ".join(f"{n} {' or '.join(map(str, v))}" for n, v in refused.items())
+            problem = f"{names} cannot run {values}; --any-software lifts this"
+        return reason, problem
     if rejected:
         reason = MEMORY if rejected[MEMORY] else rejected.most_common(1)[0][0]
         counts = ", ".join(f"{reason} {n:,}" for reason, n in rejected.most_common())

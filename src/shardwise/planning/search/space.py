@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import (
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationInfo,
     create_model,
     field_validator,
@@ -22,7 +23,7 @@ from shardwise import catalog
 from shardwise.config.base import ConfigBase
 from shardwise.config.capabilities import ANY, SET, Reported, Values, is_among
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import CudaGraphs, Recompute, RecomputePart, WeightDtype
+from shardwise.config.enums import CudaGraphs, GradSync, Recompute, RecomputePart, WeightDtype
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
@@ -251,6 +252,7 @@ class Space(_Values):
     """
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+    _model: Model | None = PrivateAttr(default=None)
 
     WORDS: ClassVar[tuple[str, ...]] = SCOPES
 
@@ -335,6 +337,8 @@ class Space(_Values):
         recipes of the stacks recompute; and, where 2D products are requested, every tp2 and number
         of panels.
         """
+        if self._model is not model:
+            return self.for_model(model).settled(model, system)
         defaults: dict[str, object] = {}
         practical = self.scope == PRACTICAL
         if model.has_experts:
@@ -345,6 +349,7 @@ class Space(_Values):
             defaults |= self._graphs(system)
         if self.quantized_weights is None:
             defaults |= self._quantized_weights(system)
+        defaults |= self._grad_sync(system)
         if self.recompute_parts is None:
             defaults |= self._recompute(model, system)
         elif self.recompute_parts == "all":
@@ -357,6 +362,12 @@ class Space(_Values):
         if self.tp_exchange == ("summa",) and self.tp_overlap is None:
             defaults["tp_overlap"] = ("stack", "none")
         return self.model_copy(update=defaults) if defaults else self
+
+    def for_model(self, model: Model) -> Self:
+        """Return the space of a model: what described software has by default may depend on it."""
+        found = self.model_copy()
+        found._model = model  # noqa: SLF001 - a copy of its own
+        return found
 
     def most(self, axis: str, model: Model, system: System) -> float:
         """Largest degree of an axis that the space leaves open."""
@@ -407,6 +418,21 @@ class Space(_Values):
         if not any(stored) or not any(zeros):
             return {}
         return {"quantized_weights": (True,) if all(stored) and all(zeros) else (True, False)}
+
+    def _grad_sync(self, system: System) -> dict[str, object]:
+        """Gradients reduced with every micro-batch too, where stacks reduce them once per step.
+
+        That takes more time to communicate, and no memory for gradients that are not sharded yet,
+        which are small if only adapters are trained.
+        """
+        both = GradSync.STACK, GradSync.MICRO_BATCH
+        named = self.grad_sync is not None or any(self.lora_rank or ())
+        if named or not all(self.training or (True,)):
+            return {}
+        stacks = [one for one in self.stacks(system) if one.grad_sync == GradSync.STEP]
+        bound = [software.capabilities_of(stack) for stack in stacks]
+        runs = any(one is None or one.allows("grad_sync", both[1]) for one in bound)
+        return {"grad_sync": both} if runs else {}
 
     def _recompute(self, model: Model, system: System) -> dict[str, object]:
         """What recipes of the stacks recompute together, where the model has all of it."""
@@ -461,7 +487,7 @@ class Space(_Values):
         settled = self.settled(model, system)
         found = {
             str(one): one
-            for stack in self.stacks(system)
+            for stack in settled.stacks(system)
             for one in software.reported_on(stack, model, system)
             if not named.issuperset(one.named)
             and all(_tries_one_of(settled, f, v, stack, system) for f, v in one.when.items())
@@ -499,7 +525,7 @@ class Space(_Values):
         }
         wide = self.model_copy(update={"scope": FULL})
         mine, theirs = self.settled(model, system), wide.settled(model, system)
-        owners = model, system, *self.stacks(system)
+        owners = model, system, *mine.stacks(system)
         known: dict[Any, tuple[Any, ...]] = known_of(dict, _with_meaning, *owners)
         found: dict[str, tuple[Any, ...]] = {}
         for field in SPACE_FIELDS:
@@ -532,21 +558,33 @@ class Space(_Values):
         stacks = self.stacks(system)
         return self._lifted or any(all(software.can_run(s, n, 2) for n in means) for s in stacks)
 
+    def never_run(self, system: System) -> dict[str, tuple[Any, ...]]:
+        """Return values that the space sets and none of its stacks lists, by field."""
+        own = {name: getattr(self, name) for name in SPACE_FIELDS if name != "stack"}
+        listed = {name: values for name, values in own.items() if isinstance(values, tuple)}
+        each = [] if self._lifted else self.stacks(system)
+        return {
+            name: values
+            for name, values in listed.items()
+            if each and not any(software.can_run(s, name, v) for s in each for v in values)
+        }
+
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""
-        at = id(system)
+        at = id(system), id(self._model)
         if at not in self._known_stacks:
             found = tuple(self.stack_of(one, system) for one in self.stack or (system.stack,))
-            self._known_stacks[at] = system, found
+            self._known_stacks[at] = (system, self._model), found
         return self._known_stacks[at][1]
 
     def stack_of(self, one: Any, system: System) -> Stack:
         """Return a stack of the space, of described software the most probable one."""
-        return stack_on(one, system, stated={"gpus": 1} if self.gpus == (1,) else {})
+        stated = {"gpus": 1} if self.gpus == (1,) else {}
+        return stack_on(one, system, self._model, stated=stated)
 
     @cached_property
-    def _known_stacks(self) -> dict[int, tuple[System, tuple[Stack, ...]]]:
-        """Stacks by the identity of a system, which stays alive with them."""
+    def _known_stacks(self) -> dict[tuple[int, int], tuple[object, tuple[Stack, ...]]]:
+        """Stacks by the identity of a system and a model, which stay alive with them."""
         return {}
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:

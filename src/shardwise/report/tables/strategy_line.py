@@ -92,6 +92,8 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     options += [*dispatcher_in_brief(strategy), *recipe_in_brief(strategy)]
     if (kernel := strategy["attention_kernel"]) != enums.AttentionKernel.STACK:
         options.append(f"{kernel} attention")
+    if (sync := strategy["grad_sync"]) != enums.GradSync.STACK:
+        options.append(f"gradients reduced each {sync.replace('_', '-')}")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
     return [*options, *host_in_brief(strategy), *method_in_brief(strategy)]
 
