@@ -11,7 +11,7 @@ from shardwise import InputError, Model, Stack, Strategy, System
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.registry import refused
+from shardwise.launchers.writing import refused
 from shardwise.parallel.constraints import CONSTRAINTS
 
 

@@ -11,7 +11,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.megatron.core_strategy import order_of, overlaps_tp
-from shardwise.launchers.registry import LAUNCHERS, refused
+from shardwise.launchers.registry import LAUNCHERS
+from shardwise.launchers.writing import refused
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 
 ASSUMED = ("document_len", "expert_imbalance")

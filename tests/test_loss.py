@@ -10,7 +10,8 @@ from shardwise import Model, Stack, Strategy, System, catalog, estimate
 from shardwise.config.enums import Loss
 from shardwise.errors import InputError
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import launch_files, launcher_of
+from shardwise.launchers.registry import launcher_of
+from shardwise.launchers.writing import launch_files
 from shardwise.ops.loss import FIGURES, chunk_tokens
 from shardwise.ops.operation import Operation, Phase
 

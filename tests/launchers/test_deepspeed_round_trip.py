@@ -8,7 +8,7 @@ from launch_plans import legal_plans, with_effect, with_types
 from profiles import drawn
 from shardwise.launchers.deepspeed import LAUNCHER
 from shardwise.launchers.launch import LaunchPlan, LaunchText
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 IN_CODE = {
     "seq_len", "document_len", "data_lengths", "batching",  # of the data

@@ -9,7 +9,8 @@ from shardwise import Strategy, System, diagnose, estimate
 from shardwise.config.model import Model
 from shardwise.launchers.diagnose.results import Diagnosis
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import launch_files, launcher_of
+from shardwise.launchers.registry import launcher_of
+from shardwise.launchers.writing import launch_files
 from written import record_of
 from written_logs import Run, deepspeed, write_log
 from written_traces import write_trace

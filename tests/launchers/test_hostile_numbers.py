@@ -18,7 +18,8 @@ from shardwise import InputError, Model, Space, Strategy, System, estimate_many,
 from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.logs import read_log
-from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
+from shardwise.launchers.registry import LAUNCHERS, read_launch
+from shardwise.launchers.writing import launch_files
 from shardwise.planning.sweep.axes import parse_values
 
 pytestmark = pytest.mark.any_software

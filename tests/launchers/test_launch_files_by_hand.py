@@ -9,7 +9,7 @@ from rows import each_row
 from shardwise import Model, Strategy, System
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText, nodes_of
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 PURE = {
     "weight_dtype": "compute",

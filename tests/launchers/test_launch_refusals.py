@@ -14,7 +14,7 @@ from shardwise.config.enums import OffloadPart, RecomputePart
 from shardwise.config.strategy_table import Table
 from shardwise.launchers import accelerate, deepspeed
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 from shardwise.parallel.constraints import illegal_faults
 
 DENSE, EXPERTS, LATENT = "llama3-8b", "qwen3-30b-a3b", "deepseek-v2-lite"

@@ -7,7 +7,8 @@ import pytest
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.roles import Role, Section
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.registry import LAUNCHERS, bound_fields, launch_files, refused
+from shardwise.launchers.registry import LAUNCHERS
+from shardwise.launchers.writing import bound_fields, launch_files, refused
 
 MODEL, SYSTEM = Model.load("llama3-8b"), System.load("h100-sxm")
 

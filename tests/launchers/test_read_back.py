@@ -10,13 +10,8 @@ from profiles import drawn
 from shardwise import Estimate, Model, Stack, Strategy, System, estimate, export
 from shardwise.launchers.launch import Launcher, LaunchPlan, LaunchText, captured_graphs
 from shardwise.launchers.read_back import ReadBack, read_back
-from shardwise.launchers.registry import (
-    LAUNCHERS,
-    faults_of_plan,
-    launcher_of,
-    read_by,
-    written_by_release,
-)
+from shardwise.launchers.registry import LAUNCHERS, launcher_of, read_by
+from shardwise.launchers.writing import faults_of_plan, written_by_release
 
 OTHERS = ("megatron-core-2025", "nemo-2025", "torchtitan-eager", "deepspeed-2024")
 """Stacks whose plans a launcher may be written for, next to its own."""

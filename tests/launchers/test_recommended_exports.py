@@ -11,12 +11,8 @@ from rows import each_row
 from shardwise import InputError, Model, Strategy, System, estimate, search
 from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.read_back import read_back
-from shardwise.launchers.registry import (
-    LAUNCHERS,
-    faults_of_plan,
-    launcher_of,
-    written_by_release,
-)
+from shardwise.launchers.registry import LAUNCHERS, launcher_of
+from shardwise.launchers.writing import faults_of_plan, written_by_release
 
 SYSTEMS = ("a100-80gb-sxm", "h100-sxm", "b200-sxm", "b300-sxm", "gb200-nvl72", "gb300-nvl72")
 EXPERTS = "qwen3-30b-a3b"

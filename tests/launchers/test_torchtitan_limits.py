@@ -11,10 +11,10 @@ from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import launch_files, written_by_release
 from shardwise.launchers.torchtitan import LAUNCHER
 from shardwise.launchers.torchtitan.fields import release_faults
 from shardwise.launchers.torchtitan.models import builder_of
+from shardwise.launchers.writing import launch_files, written_by_release
 from shardwise.parallel.constraints import illegal_faults
 from torchtitan_plans import made
 

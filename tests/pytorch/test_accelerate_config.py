@@ -7,7 +7,7 @@ import pytest
 
 from launch_plans import legal_plans
 from shardwise.launchers.accelerate import LAUNCHER
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 args = pytest.importorskip("accelerate.commands.config.config_args")
 parallelism = pytest.importorskip("accelerate.parallelism_config")

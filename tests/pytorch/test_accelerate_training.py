@@ -14,7 +14,7 @@ import pytest
 from shardwise import Model, Strategy, System
 from shardwise.launchers.accelerate import LAUNCHER
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 for needed in ("torch", "transformers", "accelerate"):
     if find_spec(needed) is None:

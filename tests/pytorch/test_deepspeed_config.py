@@ -10,7 +10,7 @@ import pytest
 from launch_plans import legal_plans
 from shardwise.launchers.deepspeed import LAUNCHER
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 with warnings.catch_warnings():

@@ -17,7 +17,8 @@ from shardwise import Model, Strategy, System, cli, estimate
 from shardwise.cli import VERBS, run, streams
 from shardwise.config.files import write_mapping
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
+from shardwise.launchers.registry import LAUNCHERS, read_launch
+from shardwise.launchers.writing import launch_files
 from written import record_of
 
 NAME = "модель · 模型 → µ"

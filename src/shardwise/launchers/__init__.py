@@ -37,6 +37,7 @@ ADDS = Additions(
         "unread_file": "launchers.unread:unread_file",
         "not_recognised": "launchers.registry:not_recognised",
         "space_for": "launchers.exportable:space_for",
+        "why_not_written": "launchers.writing:why_not_written",
         "exportable_search": "launchers.exportable:exportable_search",
         "exportable_sweep": "launchers.exportable:exportable_sweep",
     },

@@ -21,12 +21,8 @@ from shardwise.errors import Fault, InputError, check_flags
 from shardwise.estimator import estimate
 from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan
 from shardwise.launchers.read_back import ReadBack, read_back
-from shardwise.launchers.registry import (
-    faults_of_plan,
-    known_release,
-    launcher_of,
-    written_by_release,
-)
+from shardwise.launchers.registry import launcher_of
+from shardwise.launchers.writing import faults_of_plan, known_release, written_by_release
 from shardwise.parallel.constraints.software import LIFTS
 from shardwise.planning.nearest import (
     NearestPlan,
@@ -176,14 +172,15 @@ def export(
         changes = error.nearest.changes
         result, plan = target.checked(Strategy.validated(error.nearest.strategy))
     names = [_entered(model, plan.model.name), _entered(system, plan.system.name)]
-    lines = comments(used, plan, result, changes, names, release)
+    software = requested.stack if isinstance(requested.stack, str) else None
+    lines = comments(used, plan, result, changes, names, release, software)
     number, written = target.written(replace(plan, comments=tuple(lines)))
     return Export(
         launcher=used.name,
         release=number,
         files=written,
         estimate=result,
-        read_back=read_back(plan, result, used, written[0]),
+        read_back=read_back(plan, result, used, written[0], software),
         changes=changes,
     )
 
@@ -277,6 +274,7 @@ def comments(
     changes: tuple[FieldChange, ...],
     names: list[str],
     release: str | None,
+    software: str | None = None,
 ) -> list[str]:
     """Lines for people in a launch file: the prediction, and the command that writes it again."""
     memory, interval = result.memory_bytes, result.interval
@@ -296,7 +294,9 @@ def comments(
     if changes:
         lines.append(f"nearest plan that {launcher.title} can run: {change_words(changes)}")
     lines.append(f"still to set: {launcher.yours}")
-    return [*lines, " ".join(command_of(launcher, plan, names, release))]
+    if any(one.field == "stack" for one in changes):
+        software = None
+    return [*lines, " ".join(command_of(launcher, plan, names, release, software))]
 
 
 def change_words(changes: tuple[FieldChange, ...]) -> str:
@@ -313,16 +313,26 @@ def _word(value: object) -> str:
 
 
 def command_of(
-    launcher: Launcher, plan: LaunchPlan, names: list[str], release: str | None
+    launcher: Launcher,
+    plan: LaunchPlan,
+    names: list[str],
+    release: str | None,
+    software: str | None = None,
 ) -> list[str]:
-    """Return the words of the command that writes a plan again."""
+    """Return the words of the command that writes a plan again.
+
+    Parameters
+    ----------
+    software
+        The stack as the user names it.
+    """
     words = ["shardwise", "export", launcher.name, *map(shlex.quote, names)]
     plain = plan.strategy.to_dict()
-    for name in set_fields(plan.model, plan.strategy):
+    for name in set_fields(plan.model, plan.strategy, software, plan.system):
         words += flag_words(name, plain[name])
     if plain["stack"] != Stack.load(launcher.stack).to_fields():
-        named = isinstance(plain["stack"], str)
-        words += ["--stack", plain["stack"]] if named else ["--strategy", "FILE_WITH_STACK"]
+        named = software or (plain["stack"] if isinstance(plain["stack"], str) else None)
+        words += ["--stack", shlex.quote(named)] if named else ["--strategy", "FILE_WITH_STACK"]
     return [*words, *(["--release", release] if release else [])]
 
 

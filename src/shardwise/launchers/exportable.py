@@ -8,7 +8,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.registry import faults_of_plan
+from shardwise.launchers.writing import faults_of_plan
 from shardwise.planning.search.plans import ties_of
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.space import Space

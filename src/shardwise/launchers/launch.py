@@ -119,7 +119,7 @@ class Launcher(LaunchReader):
     yours: str = "data set, learning rate, epochs, checkpoints"
     """What its files leave to the user, or fill with placeholders."""
     ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
-    """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+    """Fields that no option decides, and why. All others are refused, see `writing.refused`."""
 
     @property
     def stack(self) -> str:

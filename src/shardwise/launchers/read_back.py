@@ -6,7 +6,9 @@ from math import isclose
 from typing import Any
 
 from shardwise.analysis.results import Estimate
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
+from shardwise.config.software.resolve import is_description
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
@@ -14,6 +16,7 @@ from shardwise.errors import InputError
 from shardwise.estimator import estimate
 from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.launchers.registry import read_by
+from shardwise.launchers.software import described_as
 from shardwise.units import readable
 
 _SAME = 1e-9
@@ -57,43 +60,67 @@ class ReadBack:
     """Fields that make step time or memory differ; without any, both are those of the plan."""
     problem: str = ""
     """Why the file alone has no estimate."""
+    described: str = ""
+    """Software that the file was read with, where the user describes it."""
 
     def lines(self, planned: Estimate) -> list[str]:
         """Return lines for people."""
         if self.estimate is None:
             return [f"the file alone has no estimate: {self.problem}", *map(str, self.differences)]
         seconds = readable(self.estimate.step_time_s, "seconds")
+        read = f"read back as {self.described}" if self.described else "read back"
         if not self.differences:
-            return [f"the file, read back, is the plan: step time {seconds}"]
+            return [f"the file, {read}, is the plan: step time {seconds}"]
         more = self.estimate.step_time_s / planned.step_time_s - 1
-        first = f"the file, read back, has step time {seconds} ({more:+.1%}):"
+        first = f"the file, {read}, has step time {seconds} ({more:+.1%}):"
         return [first, *(f"  {one}" for one in self.differences)]
 
 
 def read_back(
-    plan: LaunchPlan, planned: Estimate, launcher: Launcher, file: LaunchFile
+    plan: LaunchPlan,
+    planned: Estimate,
+    launcher: Launcher,
+    file: LaunchFile,
+    software: str | None = None,
 ) -> ReadBack:
-    """Read a launch file again and compare it with the plan that it was written for."""
-    own = plan.strategy
-    text = LaunchText(source=f"plan{file.ending}", text=file.text, model=plan.model, gpus=own.gpus)
-    launch = read_by(launcher, text)
-    model = launch.model or plan.model
+    """Read a launch file again and compare it with the plan that it was written for.
+
+    Parameters
+    ----------
+    software
+        The stack as the user names it; a description is that of the file, too.
+    """
+    gpus, name = plan.strategy.gpus, f"plan{file.ending}"
+    own = LaunchText(source=name, text=file.text, model=plan.model, gpus=gpus)
+    launch = read_by(launcher, own)
+    if software is not None and is_description(software):
+        text = str(software)
+        found = _compared(plan, planned, described_as(launch, text), text)
+        if found.estimate is not None:
+            return found
+    return _compared(plan, planned, launch, "")
+
+
+def _compared(plan: LaunchPlan, planned: Estimate, launch: Launch, described: str) -> ReadBack:
+    """Estimate what was read, and compare it with the plan."""
+    own, model = plan.strategy, launch.model or plan.model
     required = {"global_batch_size": own.global_batch_size}
     if model.seq_len is None:
         required["seq_len"] = own.seq_len
     stack = {"stack": plan.system.stack}
-    strategy = Strategy.validated(stack | required | dict(launch.strategy)).resolved(model)
+    strategy = Strategy.validated(stack | required | dict(launch.strategy))
+    strategy = strategy.resolved(model, plan.system)
     problem, found = "", None
     try:
         found = estimate(model, plan.system, strategy)
     except InputError as error:
         problem = str(error)
     if found is not None and _are_same(found, planned):
-        return ReadBack(estimate=found)
+        return ReadBack(estimate=found, described=described)
     every = list(_differences(plan, model, strategy, launch.strategy))
     alone = [one for one, variant in every if _has_effect(plan, planned, *variant)]
     differences = tuple(alone or (one for one, _ in every))
-    return ReadBack(estimate=found, differences=differences, problem=problem)
+    return ReadBack(estimate=found, differences=differences, problem=problem, described=described)
 
 
 def _differences(

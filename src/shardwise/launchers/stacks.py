@@ -17,6 +17,8 @@ STACKS = {
 
 
 def launcher_of_stack(stack: str) -> str | None:
-    """Return the name of the launcher of a stack: that of its software."""
+    """Return the name of the launcher of a stack: that of its software, or of its own name."""
+    if stack in STACKS:
+        return stack
     software = software_of(stack)
     return next((name for name, one in STACKS.items() if software_of(one) == software), None)

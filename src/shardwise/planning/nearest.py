@@ -18,7 +18,7 @@ from shardwise.analysis.fit_probability import SURE, states_load
 from shardwise.arrays import Floats, Ints, divisors
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
+from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import numbers_for
 from shardwise.config.strategy_fields import (
@@ -89,8 +89,16 @@ class NearestPlan(Brief, Result):
     """Flags of the command line that make these changes."""
 
 
-def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
-    """Return the fields but the stack that a user must set for a resolved strategy."""
+def set_fields(
+    model: Model, resolved: Strategy, described: str | None = None, on: System | str = DEFAULT_STACK
+) -> dict[str, Any]:
+    """Return the fields but the stack that a user must set for a resolved strategy.
+
+    Parameters
+    ----------
+    described
+        The stack as the user names it, on a system: what it means may depend on the other fields.
+    """
     layout = {name: getattr(resolved, name) for name in _LAYOUT}
     usual = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
     implied = Strategy(**layout).resolved(model)
@@ -99,7 +107,8 @@ def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
     missing = [n for n in every if every[n] != (usual[n] if n in usual else getattr(implied, n))]
     while missing:  # what is set changes what the stack has by default: a recipe, its weights
         found |= {name: every[name] for name in missing}
-        implied = Strategy(**found | {"stack": resolved.stack}).resolved(model)
+        named = Strategy(**found | {"stack": described or resolved.stack})
+        implied = named.resolved(model, on)
         missing = [n for n in every if n not in found and every[n] != getattr(implied, n)]
     return {name: found[name] for name in every if name in found}
 

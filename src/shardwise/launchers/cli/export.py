@@ -35,7 +35,8 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.launchers.export import CannotExportError, Export, change_words, export, file_names
 from shardwise.launchers.launch import Launcher
-from shardwise.launchers.registry import known_release, launcher_names, launcher_of
+from shardwise.launchers.registry import launcher_names, launcher_of
+from shardwise.launchers.writing import known_release
 from shardwise.planning.nearest import NearestPlan
 from shardwise.report.deepflow import deepflow_text, shapes_text
 from shardwise.report.graph import check_graph_file, write_graph

@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from shardwise.config.launch import Launch
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.registry import launch_files
+from shardwise.launchers.writing import launch_files
 
 _OPTION = re.compile(
     r"""^\s*(?P<name>--[\w-]+|"[\w.-]+"|[\w.-]+)(?P<mark>\s*[:=]\s*|\s+|\s*$)(?P<value>.*?)"""

@@ -68,7 +68,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         name: (name,)
         for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     },
-    **dict.fromkeys(("out_proj", "output_proj", "dense"), ("o_proj",)),
+    **{name: (name,) for name in ("in_proj", "g_proj")},
+    "out_proj": ("o_proj", "out_proj"),  # of attention in GPT models, of mixers in hybrid ones
+    **dict.fromkeys(("output_proj", "dense"), ("o_proj",)),
     **dict.fromkeys(
         ("qkv_proj", "query_key_value", "W_pack", "Wqkv", "c_attn"), ("q_proj", "k_proj", "v_proj")
     ),

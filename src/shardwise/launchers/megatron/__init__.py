@@ -3,13 +3,28 @@
 The configuration of Megatron-Core (`core_*.py`) is shared with launchers that wrap it.
 """
 
-from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher
+from shardwise.config.launch import Launch
+from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher, LaunchText
 from shardwise.launchers.megatron.core_options import CORE_SAYS
-from shardwise.launchers.megatron.reader import NAME, read, recognise
 from shardwise.launchers.megatron.writer import ARGUMENTS, SCRIPT, faults, write
 
+
+def recognise(text: str, source: str) -> bool:
+    """Whether a text has options of Megatron-LM: in any form, or as what a run prints."""
+    from shardwise.launchers.megatron import reader  # noqa: PLC0415 - slow to import
+
+    return reader.recognise(text, source)
+
+
+def read(text: LaunchText) -> Launch:
+    """Read a launch file, as `Launcher.read`."""
+    from shardwise.launchers.megatron import reader  # noqa: PLC0415 - slow to import
+
+    return reader.read(text)
+
+
 LAUNCHER = Launcher(
-    name=NAME,
+    name="megatron",
     title="Megatron-LM",
     releases=("0.19.0",),
     endings=(SCRIPT, ARGUMENTS),

@@ -12,6 +12,16 @@ from shardwise.config.enums import Word
 from shardwise.launchers.megatron.core_options import CORE_DEFAULTS
 from shardwise.launchers.megatron.core_stack import Fields, Value
 
+RING_PRODUCTS = (
+    "qkv_fprop",
+    "fc1_fprop",
+    "proj_fprop",
+    "fc2_fprop",
+    "proj_dgrad",
+    "fc2_dgrad",
+)
+"""Products of Transformer Engine whose communication can go around a ring."""
+
 
 class Kind(Word):
     """What follows an option."""

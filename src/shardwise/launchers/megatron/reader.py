@@ -32,7 +32,7 @@ from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
 from shardwise.launchers.megatron.forks import PRINTED, Fork, Reading, fork_of
 from shardwise.launchers.megatron.neox import is_neox, read_neox
-from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
+from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, RING_PRODUCTS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
 from shardwise.launchers.stacks import STACKS
@@ -113,15 +113,6 @@ _OWN = (
 )
 _OWN_LEGACY = ("--model-parallel-size", "--num-attention-heads", "--hidden-size")
 _LEAST_OWN = 2
-RING_PRODUCTS = (
-    "qkv_fprop",
-    "fc1_fprop",
-    "proj_fprop",
-    "fc2_fprop",
-    "proj_dgrad",
-    "fc2_dgrad",
-)
-"""Products of Transformer Engine whose communication can go around a ring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from shardwise.launchers.launch import (
 from shardwise.launchers.megatron.core_hybrid import SPEC, is_hybrid
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
 from shardwise.launchers.megatron.core_stack import Fields, Value
-from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, written
-from shardwise.launchers.megatron.reader import RING_PRODUCTS
+from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, RING_PRODUCTS, written
 
 SCRIPT, ARGUMENTS = ".sh", ".txt"
 _OVERLAP_FILE = "tp_comm_overlap.yaml"

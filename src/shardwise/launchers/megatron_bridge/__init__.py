@@ -3,7 +3,6 @@
 from shardwise.config.launch import Launch
 from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher, LaunchText
 from shardwise.launchers.megatron.core_options import CORE_SAYS
-from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
 from shardwise.launchers.megatron_bridge.files import (
     NAME,
     RELEASES,
@@ -11,14 +10,15 @@ from shardwise.launchers.megatron_bridge.files import (
     launch_of,
     write,
 )
-from shardwise.launchers.megatron_bridge.script import IS_SCRIPT, script_job
 
 
 def recognise(text: str, source: str) -> bool:
     """Whether a text is a script or a configuration of Megatron-Bridge or NeMo."""
-    if is_configuration(text, source):
+    from shardwise.launchers.megatron_bridge import configuration, script  # noqa: PLC0415 - slow
+
+    if configuration.is_configuration(text, source):
         return True
-    return not source.endswith(_DATA) and IS_SCRIPT.search(text) is not None
+    return not source.endswith(_DATA) and script.IS_SCRIPT.search(text) is not None
 
 
 _DATA = (".yaml", ".yml", ".json", ".toml", ".gz")
@@ -32,8 +32,11 @@ def read(text: LaunchText) -> Launch:
     InputError
         If a value is wrong or a variable has none.
     """
+    from shardwise.launchers.megatron_bridge import configuration, script  # noqa: PLC0415 - slow
+
     is_file = text.source.endswith(_DATA)
-    return launch_of(configuration_job(text) if is_file else script_job(text), text)
+    job = configuration.configuration_job(text) if is_file else script.script_job(text)
+    return launch_of(job, text)
 
 
 LAUNCHER = Launcher(

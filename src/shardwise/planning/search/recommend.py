@@ -69,7 +69,7 @@ def with_recommendation(
         "best_measured": best,
         "over_measured": over,
         "beyond_measured": over is not None and over > CLAIM - 1,
-        "commands": _commands(result, model, strategies[0], names),
+        **_next(result, model, system, strategies[0], names),
     }
     return result.model_copy(
         update={
@@ -196,17 +196,25 @@ def safer_plan(rows: Sequence[RankedPlan]) -> SaferPlan | None:
     )
 
 
-def _commands(
-    result: SearchResult, model: Model, strategy: Strategy, names: Sequence[str]
-) -> dict[str, str]:
-    """Command lines that look at the plan, and that write it for its launcher."""
-    stack = strategy.to_dict()["stack"]
-    named = isinstance(stack, str)
-    case = [*map(shlex.quote, names), *plan_words(model, strategy, result.space.get("stack"))]
-    found = {"estimate": " ".join(["shardwise", "estimate", *case])}
-    launcher = result.launcher
-    if launcher is None and named and (of := registry.find("launcher_of_stack")):
+def _next(
+    result: SearchResult,
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Command lines that look at the plan and write it for its launcher; or why it cannot."""
+    described = result.space.get("stack")
+    own = strategy.to_dict()["stack"]
+    stack = described[0] if described and len(described) == 1 else own
+    case = [*map(shlex.quote, names), *plan_words(model, strategy, described)]
+    commands = {"estimate": " ".join(["shardwise", "estimate", *case])}
+    launcher, why = result.launcher, ""
+    if launcher is None and isinstance(stack, str) and (of := registry.find("launcher_of_stack")):
         launcher = of(stack)
-    if launcher is not None:
-        found["export"] = " ".join(["shardwise", "export", launcher, *case, "-o", "FILE"])
-    return found
+        if launcher is not None:
+            resolved = strategy.resolved(model, system)
+            why = registry.function("why_not_written")(launcher, model, system, resolved)
+    if launcher is not None and not why:
+        commands["export"] = " ".join(["shardwise", "export", launcher, *case, "-o", "FILE"])
+    return {"commands": commands, "not_written": why}

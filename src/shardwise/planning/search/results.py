@@ -181,6 +181,8 @@ class RecommendedPlan(RankedPlan):
     """Whether that is more than 15 %: nobody has measured such a rate."""
     commands: Mapping[str, str] = Field(default_factory=dict)
     """What to run next: `estimate` looks at the plan, `export` writes it for its launcher."""
+    not_written: str = ""
+    """Why the launcher of its software cannot write it, and what lists plans that it can."""
 
 
 class SaferPlan(Result):

@@ -71,6 +71,7 @@ def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
         items.append(("measured", measured_words(found.nearest_measured)))
     if plan.commands:
         items.append(("next", list(plan.commands.values())[-1]))
+    items.append(("file", plan.not_written))
     return [(label, text) for label, text in items if text]
 
 
