@@ -58,6 +58,12 @@ def test_what_no_stack_of_a_space_can_run_is_named() -> None:
     assert lifted.never_run(H100) == {}
 
 
+def test_software_of_another_accelerator_is_searched_and_said() -> None:
+    found = search("llama3.2-1b", "rtx-4090", gpus=8, gbs=64, seq_len=4096, stack="gaudi")
+    assert found.best
+    assert "  gaudi does not run on rtx-4090, as far as is known" in found.software
+
+
 def test_no_row_is_left_with_software_that_may_be_several() -> None:
     """Experts on few GPUs: of some layouts none is left when memory is compared."""
     fields = {"seq_len": 4096, "task": "sft", "stack": "trl"}

@@ -16,7 +16,7 @@ SIZES = "--gpus 8 --gbs 64 --seq-len 4096"
     [
         ("llama3-8b h100-sxm --stack torchtitan", "torchtitan"),
         ("llama3-8b h100-sxm --stack trl --finetune full --cp 1", "trl"),
-        ("qwen3-30b-a3b h100-sxm --stack automodel", "automodel"),
+        ("llama3-8b h100-sxm --stack automodel --pp 1", "automodel"),
         ("llama3-8b h100-sxm", "megatron-bridge"),
     ],
 )

@@ -202,11 +202,11 @@ def test_text_is_not_written_as_another_format(shardwise, tmp_path):
     assert err == f"error: {page}: cannot be written; DeepFlow's shapes are text, as in .txt\n"
 
 
-def test_a_plan_whose_software_differs_is_written(shardwise: Any, tmp_path: Any) -> None:
-    """Where the file is of another stack than the plan, which is a mapping; a note says so."""
+def test_a_plan_of_described_software_is_written(shardwise: Any, tmp_path: Any) -> None:
+    """Its stack is a mapping; the file is read back as the user describes its software."""
     words = ("llama3-8b", "h100-sxm", "--gpus", 1, "--gbs", 8, "--seq-len", 2048)
     path = tmp_path / "lora.yaml"
     code, _, err = shardwise("export", "trl", *words, "--finetune", "lora", "-o", path)
     assert (code, path.exists()) == (0, True)
-    assert "the file, read back, has step time" in err
+    assert "the file, read back as trl, is the plan" in err
     assert "still to set: data set" in err

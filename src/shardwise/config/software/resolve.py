@@ -393,7 +393,8 @@ def _trainers(
         found += [(weights[one] / total, chain) for one, chain in chains.items()]
         found += [] if weights else [(1.0, lineage(name))]
     if found and not any(_runs_on(known[chain[0]], at.places) for _, chain in found):
-        conflicts.append(f"{found[0][1][0]} does not run on {at.places[0]}, as far as is known")
+        place = at.places[0] if at.places else "GPUs of NVIDIA"  # `_USUAL`
+        conflicts.append(f"{found[0][1][0]} does not run on {place}, as far as is known")
     total = sum(weight for weight, _ in found)
     return [
         (weight / total, tuple(known[name] for name in dict.fromkeys(chain)))

@@ -49,6 +49,8 @@ class Described:
     """Each by the stack that its rows have."""
     left: frozenset[str]
     """Fields that the space leaves to the software."""
+    known: dict[tuple[int, ...], tuple[Stack, tuple[tuple[float, Stack], ...]]]
+    """Software by the identity of a stack, which stays alive with it, and codes of fields."""
 
     @classmethod
     def of(cls, space: Space, model: Model, system: System) -> Self | None:
@@ -72,7 +74,7 @@ class Described:
             and COLUMNS[name].default is not None
             and len(space.values(name, system) or "  ") == 1
         }
-        return cls(model=model, system=system, texts=texts, left=frozenset(left))
+        return cls(model=model, system=system, texts=texts, left=frozenset(left), known={})
 
     def probability(self, table: Table, *, stated: bool) -> Floats:
         """Return the probability that each row fits, over the software that it may mean.
@@ -133,11 +135,12 @@ class Described:
         named = [dict(zip(_DECIDING, key, strict=True)) for key in keys.T.tolist()]
         every = [self._of(table.stacks, values) for values in named]
         stacks = tuple(dict.fromkeys(stack for one in every for _, stack in one))
+        places = {stack: place for place, stack in enumerate(stacks)}
         found = []
         for rank in range(max(map(len, every))):
             here = [one[rank] if rank < len(one) else (0.0, one[0][1]) for one in every]
             weights = np.array([weight for weight, _ in here])[group]
-            codes = np.array([stacks.index(stack) for _, stack in here])[group]
+            codes = np.array([places[stack] for _, stack in here])[group]
             columns: dict[str, Any] = {
                 name: np.array([_default(stack, name) for stack in stacks])[codes]
                 for name in self.left
@@ -150,11 +153,18 @@ class Described:
     ) -> tuple[tuple[float, Stack], ...]:
         """Software that rows with these codes may mean."""
         stack = stacks[values["stack"]]
+        stated = {name: code for name, code in values.items() if name != "stack"}
+        key = id(stack), *stated.values()
+        if key not in self.known:
+            self.known[key] = stack, self._meant(stack, stated)
+        return self.known[key][1]
+
+    def _meant(self, stack: Stack, stated: Mapping[str, int]) -> tuple[tuple[float, Stack], ...]:
         text = next((text for own, text in self.texts if own == stack), None)
         if text is None:
             return ((1.0, stack),)
-        stated = {name: _word(name, code) for name, code in values.items() if name != "stack"}
-        each = match_of(text, self.system, self.model, stated).candidates
+        words = {name: _word(name, code) for name, code in stated.items()}
+        each = match_of(text, self.system, self.model, words).candidates
         return tuple((one.weight, one.stack) for one in each)
 
 

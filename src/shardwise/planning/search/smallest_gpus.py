@@ -9,7 +9,7 @@ memory. Only numbers with such degrees are evaluated.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, islice, product
 from typing import Any
@@ -389,8 +389,9 @@ def smallest_gpus(
     deciding = least_memory_space(the_model, the_system, space.fixed({"gpus": 1}, source="space"))
     Candidates.of(the_model, the_system, deciding)  # raises if a value is missing
     case = Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable, fit=fit)
+    refused = space.for_model(the_model).never_run(the_system)
     return SmallestGpus(
-        **_search(case, least, limit, progress),
+        **(_never(case, refused) if refused else _search(case, least, limit, progress)),
         above=least,
         most=None if limit == _MOST_GPUS else limit,
         spacing=the_system.node.accelerators,
@@ -398,10 +399,23 @@ def smallest_gpus(
     )
 
 
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("gpus", "strategy", "none_below", "reason", "problem")),
+    "judged": 0,
+}
+
+
+def _never(case: Case, refused: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Nothing, as no software of the space can run values that it sets."""
+    names = ", ".join(dict.fromkeys(stack.name for stack in case.space.stacks(case.system)))
+    values = ", ".join(f"{name} {' or '.join(map(str, v))}" for name, v in refused.items())
+    problem = f"{names} cannot run {values}; --any-software lifts this"
+    return _NOTHING | {"reason": SOFTWARE_CONSTRAINT.reason, "problem": problem}
+
+
 def _search(case: Case, above: int, limit: int, progress: Progress | None) -> dict[str, Any]:
     """Evaluate numbers of accelerators in ascending order, up to the first feasible one."""
-    found: dict[str, Any] = dict.fromkeys(("gpus", "strategy", "none_below", "reason", "problem"))
-    found["judged"] = 0
+    found = dict(_NOTHING)
     rejected: Counter[str] = Counter()
     for numbers, bounds in _steps(case, above, limit):
         if not numbers:
@@ -526,12 +540,7 @@ def _why_none(
     if not bounds.shapes:
         counts = ", ".join(f"{reason} {n:,}" for reason, n in bounds.rejected.most_common())
         reason = next(iter(bounds.rejected), "degrees")
-        problem = f"no combination of degrees obeys the rules on any number of GPUs: {counts}"
-        if refused := case.space.never_run(case.system):
-            names = ", ".join(dict.fromkeys(s.name for s in case.space.stacks(case.system)))
-            values = ", ".join(f"{n} {' or '.join(map(str, v))}" for n, v in refused.items())
-            problem = f"{names} cannot run {values}; --any-software lifts this"
-        return reason, problem
+        return reason, f"no combination of degrees obeys the rules on any number of GPUs: {counts}"
     if rejected:
         reason = MEMORY if rejected[MEMORY] else rejected.most_common(1)[0][0]
         counts = ", ".join(f"{reason} {n:,}" for reason, n in rejected.most_common())
