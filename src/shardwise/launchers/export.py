@@ -294,8 +294,6 @@ def comments(
     if changes:
         lines.append(f"nearest plan that {launcher.title} can run: {change_words(changes)}")
     lines.append(f"still to set: {launcher.yours}")
-    if any(one.field == "stack" for one in changes):
-        software = None
     return [*lines, " ".join(command_of(launcher, plan, names, release, software))]
 
 

@@ -429,9 +429,8 @@ class Space(_Values):
         named = self.grad_sync is not None or any(self.lora_rank or ())
         if named or not all(self.training or (True,)):
             return {}
-        stacks = [one for one in self.stacks(system) if one.grad_sync == GradSync.STEP]
-        bound = [software.capabilities_of(stack) for stack in stacks]
-        runs = any(one is None or one.allows("grad_sync", both[1]) for one in bound)
+        once = [one for one in self.stacks(system) if one.grad_sync == GradSync.STEP]
+        runs = any(software.can_run(stack, "grad_sync", both[1]) for stack in once)
         return {"grad_sync": both} if runs else {}
 
     def _recompute(self, model: Model, system: System) -> dict[str, object]:
