@@ -76,7 +76,26 @@ def test_each_option_is_a_search_of_its_own(every):
         assert one.candidates == alone.candidates
         assert one.feasible == alone.feasible
         assert one.rejected == alone.rejected
+        assert one.counts_exact
         assert one.problem is None
+
+
+def test_of_a_large_space_what_is_too_slow_is_not_counted_in_full() -> None:
+    """The best of each size is that of a search that counts all; its counts are lower bounds."""
+    fields = {"gpus": [32, 64], "gbs": 512, "vpp": "all", "pp": [1, 2, 4]}
+    found = choose_cluster("qwen3-30b-a3b", "h100-sxm", tokens="100B", **fields)
+    for one in found.options:
+        at = fields | {"gpus": one.gpus}
+        alone = search("qwen3-30b-a3b", "h100-sxm", at, top=1, counts=True, objective="step_time")
+        assert one.plan is not None
+        assert one.plan.step_time_s == alone.best[0].step_time_s
+        assert one.candidates == alone.candidates
+        assert not one.counts_exact
+        assert 0 < one.feasible < alone.feasible
+        memory = {"memory", "may_not_fit"}
+        assert {n: k for n, k in one.rejected.items() if n not in memory} == {
+            n: k for n, k in alone.rejected.items() if n not in memory
+        }
 
 
 @each_row("limit", [0.3, 0.6, 0.9])

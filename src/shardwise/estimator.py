@@ -198,6 +198,8 @@ def estimate_each(
     stated
         Whether the user states the load of experts.
     """
+    if not strategies:
+        return []
     rows = _Rows(model, system, strategies, stated, "causal")
     return [_estimate_of(rows, row) for row in range(len(strategies))]
 

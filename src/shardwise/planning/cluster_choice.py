@@ -24,7 +24,7 @@ from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Site, System, SystemLike
 from shardwise.errors import Fault, InputError, check_function, nearest
-from shardwise.estimator import estimate
+from shardwise.estimator import estimate_each
 from shardwise.planning.break_even import break_even
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
@@ -67,10 +67,14 @@ class ClusterOption(Result):
     candidates: int
     """Strategies of the space."""
     feasible: int
+    """Strategies that obey the rules and fit; at least so many, unless `counts_exact`."""
     rejected: Mapping[str, int]
-    """The others, by reason; most frequent first."""
+    """The others, by reason, most frequent first; for memory at least so many, unless
+    `counts_exact`."""
     problem: str | None
     """Why there is no plan or no end of the run."""
+    counts_exact: bool = True
+    """Whether the memory of every strategy that obeys the rules was checked."""
 
 
 class ClusterChoice(Charted, Result):
@@ -462,17 +466,16 @@ def _options(
     gpus, batches = space.gpus, space.global_batch_size
     assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
     assert isinstance(batches, tuple)  # noqa: S101
+    bests = [one.best for one in found.sizes.values() if one.best is not None]
+    stated = space.expert_imbalance is not None
+    estimates = dict(zip(bests, estimate_each(model, system, bests, stated=stated), strict=True))
     for number, batch in product(gpus, batches):
         size = found.sizes.get((number, batch)) or SizeFound()
         answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
         if size.best is None:
             answer["problem"] = _why_none(size, number, batch)
         if size.best is not None:
-            stated = space.expert_imbalance is not None
-            load: dict[str, Any] = {}
-            if stated:
-                load["expert_imbalance"] = size.best.expert_imbalance
-            best = with_training(estimate(model, system, size.best, **load), system, run)
+            best = with_training(estimates[size.best], system, run)
             assert best.whole_run is not None  # noqa: S101 - set by `with_training`
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
@@ -492,6 +495,7 @@ def _options(
                 candidates=size.candidates,
                 feasible=size.feasible,
                 rejected=dict(size.rejected),
+                counts_exact=size.counts_exact,
             )
         )
     return options

@@ -250,7 +250,7 @@ _FIRST_LAYOUTS, _FEW_LAYOUTS = 1 << 9, 1 << 13
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
 # Layouts x options of a piece that are evaluated first, and how the next batches grow.
-_FIRST_ROWS, _BATCH_GROWTH = 1 << 15, 16
+_FIRST_ROWS, _BATCH_GROWTH = 1 << 13, 16
 # Options with choices whose rules are checked together.
 _MOST_TOGETHER = 1 << 17
 # Bounds that are computed at a time: their columns stay in the cache.

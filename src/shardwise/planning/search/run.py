@@ -339,6 +339,7 @@ class SizeFound:
     candidates: int = 0
     feasible: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
+    counts_exact: bool = True
     best: Strategy | None = None
 
 
@@ -359,13 +360,13 @@ def best_by_size(
     workers: Workers,
     progress: Progress | None = None,
 ) -> SizesFound:
-    """Search each size of a space, as `search` with `counts`, without its rankings and advice."""
+    """Search each size of a space, as `search` does, without its rankings and advice."""
     query = question.on(model, system)
     workers.check()
 
     def scan(space: Space) -> _Scan:
         candidates = Candidates.of(model, system, space)
-        work = Work(query=query, candidates=candidates, workers=workers, counts=True)
+        work = Work(query=query, candidates=candidates, workers=workers)
         return _Scan.of(space, work, progress)
 
     found, _ = _with_offload(query, question.space, scan, saves=False)
@@ -377,6 +378,7 @@ def best_by_size(
             candidates=candidates.number_at(scale),
             feasible=findings.feasible,
             rejected=dict((findings.rejected + illegal).most_common()),
+            counts_exact=found.complete and findings.checked == findings.evaluated,
             best=candidates.strategies(best).strategy(0) if len(best) else None,
         )
     return SizesFound(sizes=sizes, smallest=found.smallest, complete=found.complete)
