@@ -91,11 +91,11 @@ def evaluate_distinct(
     """
     sources = [_Source(record, choices=choices) for record in records]
     count = len(records[0])
-    if count == 1:
+    if count == 1 or isinstance(records[0], SeenRow):
         all_rows = [
             record.of_all() if isinstance(record, Distinct) else record for record in records
         ]
-        return Distinct(formula(*all_rows), ONLY_ROW)
+        return Distinct(formula(*all_rows), ONLY_ROW if count == 1 else np.arange(count))
     code = code_of(formula)
     for source, names in zip(sources, _READ_BEFORE.get(code, ()), strict=False):
         for name in names:
@@ -285,7 +285,7 @@ def known_row(
 
 
 class SeenRow:
-    """A record of one row, whose columns are recorded as a formula reads them.
+    """A record of one row, or of a row several times, whose columns are recorded as they are read.
 
     Methods and properties of the record read them through it.
     """

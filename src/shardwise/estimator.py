@@ -9,7 +9,7 @@ from typing import Any, Unpack, overload
 import numpy as np
 
 from shardwise.analysis.assumed_host import assumed_host
-from shardwise.analysis.assumed_network import assumed_networks
+from shardwise.analysis.assumed_network import assumed_networks, other_networks
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import (
@@ -193,6 +193,8 @@ def estimate_each(
 ) -> list[Estimate]:
     """Return what `estimate` returns of each strategy: formulas are evaluated for all at once.
 
+    And for other networks, too, which each `interval` needs.
+
     Parameters
     ----------
     stated
@@ -200,7 +202,7 @@ def estimate_each(
     """
     if not strategies:
         return []
-    rows = _Rows(model, system, strategies, stated, "causal")
+    rows = _Rows(model, system, strategies, stated, "causal", on_networks=True)
     return [_estimate_of(rows, row) for row in range(len(strategies))]
 
 
@@ -214,6 +216,8 @@ class _Rows:
         requested: Sequence[Strategy],
         stated: bool,
         flops_convention: FlopsConvention,
+        *,
+        on_networks: bool = False,
     ) -> None:
         self.model, self.system, self.requested = model, system, requested
         self.stated, self.flops_convention = stated, flops_convention
@@ -221,7 +225,8 @@ class _Rows:
         self.resolved = [one.resolved(model, system) for one in requested]
         self.table = Table.of(model, self.resolved)
         refuse_illegal(model, system, self.table)
-        self.result = evaluate(model, system, self.table)
+        networks = other_networks(system, self.table) if on_networks else None
+        self.result = evaluate(model, system, self.table, networks)
         _refuse_overflow(self.result)
         self.per_s = rates(self.result, flops_convention)
 
@@ -234,7 +239,10 @@ class _Rows:
     @cached_property
     def networks(self) -> list[AssumedNetwork | None]:
         """Of each row."""
-        return assumed_networks(self.result)
+        networks = other_networks(self.system, self.table)
+        if networks is None or self.result.network_step_s is not None:
+            return assumed_networks(self.result)
+        return assumed_networks(evaluate(self.model, self.system, self.table, networks))
 
     @cached_property
     def mixer_kernels(self) -> list[tuple[MixerKernels, ...]]:

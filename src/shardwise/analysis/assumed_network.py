@@ -6,88 +6,68 @@ them.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from shardwise.analysis.results import AssumedNetwork
-from shardwise.arrays import Floats, Ints, gather
+from shardwise.arrays import Floats
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.config.system_columns import FigurePath, SystemColumns, SystemRows
-from shardwise.cost.component_costs import ComponentCosts, costs_and_bytes
-from shardwise.distinct import Distinct, distinct_rows, known_of
-from shardwise.engine.evaluate import Evaluation, timed
+from shardwise.config.system_columns import FigurePath, SystemColumns
+from shardwise.distinct import known_of
+from shardwise.engine.evaluate import Evaluation
 
-# Rows whose costs on other networks are saved: each is some 100 KB.
-_MOST_KNOWN = 256
+
+def other_networks(system: System, table: Table) -> SystemColumns | None:
+    """The system, and the same with slower and with faster links, by their `rate_spread`.
+
+    None if no row uses links that have one.
+    """
+    if not any((table.gpus > inside).any() for _, inside in _assumed(system)):
+        return None
+    known: list[SystemColumns] = known_of(list, SystemColumns, system)
+    if not known:
+        figures: dict[FigurePath, Floats] = {}
+        for place, _ in _assumed(system):
+            tier = system.network[place]
+            factors = np.array([1.0, 1 / tier.rate_spread, tier.rate_spread])
+            figures["network", place, "bandwidth"] = tier.bandwidth * factors
+        known.append(SystemColumns(base=system, figures=figures, count=3))
+    return known[0]
+
+
+def _assumed(system: System) -> list[tuple[int, float]]:
+    """Positions of tiers whose links are assumed, and up to how many accelerators need none."""
+    inside = [1, *(tier.domain or math.inf for tier in system.network)]
+    spread = enumerate(tier.rate_spread > 1 for tier in system.network)
+    return [(place, inside[place]) for place, is_assumed in spread if is_assumed]
 
 
 def assumed_networks(result: Evaluation) -> list[AssumedNetwork | None]:
-    """Step times of rows where the assumed links that they use are slower and faster.
+    """Step times of rows with slower and with faster links; None for a row that uses none of them.
 
-    By their `rate_spread`. None for a row that uses no links that have one.
+    Parameters
+    ----------
+    result
+        Rows that were evaluated on `other_networks`.
     """
-    system, table = result.step.system, result.step.table
-    inside = [1, *(tier.domain or math.inf for tier in system.network)]
-    spread = [place for place, tier in enumerate(system.network) if tier.rate_spread > 1]
-    found: list[AssumedNetwork | None] = [None] * len(table)
-    if not spread:
-        return found
-    uses = np.stack([table.gpus > inside[place] for place in spread])
-    firsts, group = distinct_rows(list(uses))
-    for number, first in enumerate(firsts.tolist()):
-        assumed = [place for place, used in zip(spread, uses[:, first], strict=True) if used]
-        if not assumed:
-            continue
-        rows = np.flatnonzero(np.broadcast_to(group, len(table)) == number)
-        tier = system.network[assumed[-1]]
-        slower_s, faster_s = _step_times(result, rows, tuple(assumed))
-        for at, row in enumerate(rows.tolist()):
-            found[row] = AssumedNetwork(
-                tier=tier.name,
-                links_per_node=tier.links_per_node or system.node.accelerators,
-                link_rate=tier.bandwidth,
-                spread=tier.rate_spread,
-                slower_step_s=float(slower_s[at]),
-                faster_step_s=float(faster_s[at]),
-            )
-    return found
+    system, gpus = result.step.system, result.step.table.gpus.tolist()
+    return [_assumed_network(system, result, row, number) for row, number in enumerate(gpus)]
 
 
-def _step_times(result: Evaluation, rows: Ints, assumed: tuple[int, ...]) -> Floats:
-    """Step times of some rows with slower and with faster links of some tiers, shape (2, rows) [s].
-
-    Placement and stages are those of the rows; of a single row, the costs on both networks are
-    saved with its own, which read as much of it.
-    """
-    step, count = result.step, rows.size
-    others: dict[tuple[int, ...], SystemColumns] = known_of(dict, SystemColumns, step.system)
-    if assumed not in others:
-        others[assumed] = _with_other_links(step.system, assumed)
-    on_each = SystemRows(columns=others[assumed], position=np.repeat([0, 1], count))
-    twice = np.tile(rows, 2)
-    table = replace(step.table.take(twice), systems=on_each)
-    extents, groups = gather((step.extents, step.groups), twice)
-
-    def costs() -> ComponentCosts:
-        known = Distinct(step.costs, twice), result.inputs.of_rows(twice)
-        return costs_and_bytes(step.model, step.system, table, extents, *known)[0].of_all()
-
-    if len(step.table) == 1:
-        owners = step.costs, on_each.columns
-        found = known_of(costs, SystemRows, *owners, most=_MOST_KNOWN)
-    else:
-        found = costs()
-    timing = timed(step.model, step.system, table, extents, found, groups)
-    return timing.step_time_s.reshape(2, count)
-
-
-def _with_other_links(system: System, assumed: Sequence[int]) -> SystemColumns:
-    """The system with slower and with faster links of some tiers."""
-    figures: dict[FigurePath, Floats] = {}
-    for place in assumed:
-        tier = system.network[place]
-        factors = np.array([1 / tier.rate_spread, tier.rate_spread])
-        figures["network", place, "bandwidth"] = tier.bandwidth * factors
-    return SystemColumns(base=system, figures=figures, count=2)
+def _assumed_network(
+    system: System, result: Evaluation, row: int, gpus: int
+) -> AssumedNetwork | None:
+    used = [place for place, inside in _assumed(system) if gpus > inside]
+    if not used or result.network_step_s is None:
+        return None
+    tier = system.network[used[-1]]
+    _, slower_s, faster_s = result.network_step_s[:, row].tolist()
+    return AssumedNetwork(
+        tier=tier.name,
+        links_per_node=tier.links_per_node or system.node.accelerators,
+        link_rate=tier.bandwidth,
+        spread=tier.rate_spread,
+        slower_step_s=slower_s,
+        faster_step_s=faster_s,
+    )

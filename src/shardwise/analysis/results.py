@@ -61,9 +61,10 @@ class Deferred(Result):
     @classmethod
     def _of(cls, formulas: Mapping[str, Callable[[], Any]], fields: Mapping[str, Any]) -> Self:
         cls.model_rebuild()  # before pydantic 2.14 a field of type Any can write no other records
-        one: Any = cls.model_construct({*formulas, *fields}, **fields)
-        for name in formulas.keys() - fields.keys():
-            one.__dict__.pop(name, None)  # a default
+        deferred = dict.fromkeys(formulas.keys() - fields.keys())  # a default takes longer to make
+        one: Any = cls.model_construct({*formulas, *fields}, **deferred, **fields)
+        for name in deferred:
+            one.__dict__.pop(name, None)
         one._formulas = formulas  # noqa: SLF001 - of its own class
         return one
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.analysis.assumed_host import assumed_host
-from shardwise.analysis.assumed_network import assumed_networks
+from shardwise.analysis.assumed_network import assumed_networks, other_networks
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.prediction_interval import interval_of
@@ -23,7 +23,7 @@ def interval_factors(
     """
     counted = count_parameters(model)
     found: list[tuple[float, float] | None] = []
-    result = evaluate(model, system, table)
+    result = evaluate(model, system, table, other_networks(system, table))
     kernels = mixer_kernels(result)
     for row, network in enumerate(assumed_networks(result)):
         one = table.take(np.array([row]))

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from shardwise.cli.help import RELIABILITY, TRAINING_RUN
@@ -133,6 +133,7 @@ def _space_flag(name: str) -> inspect.Parameter:
     return _field_flag(name, searched_help(name), f"{metavar},...")
 
 
+@cache
 def flag_words(name: str) -> tuple[str, str]:
     """Return what the value of a field is and what the field is, as the help of its flag says."""
     flag = _run_flag(name) if name in RUN_FLAGS else _strategy_flag(name, needs_batch=False)

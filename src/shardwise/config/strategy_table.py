@@ -41,7 +41,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import LISTS, columns_of
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind, StrategyField
 from shardwise.config.system import System
-from shardwise.config.system_columns import SystemRows
+from shardwise.config.system_columns import SystemColumns, SystemRows
 from shardwise.errors import Fault, InputError
 from shardwise.records import dataclass, replace
 
@@ -589,6 +589,13 @@ class Table:
     def on(self, system: System) -> System:
         """The system that the rows run on: that of the call, or each row's own."""
         return system if self.systems is None else self.systems.system
+
+    def on_each(self, systems: SystemColumns) -> tuple["Table", Ints]:
+        """Return every row on each system, the first system first, and which row each one is."""
+        rows = np.tile(np.arange(len(self)), len(systems))
+        position = np.repeat(np.arange(len(systems)), len(self))
+        on_each = SystemRows(columns=systems, position=position)
+        return self.take(rows).changed(systems=on_each), rows
 
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
         """Take some columns from another table of as many rows, with the lists they stand for."""

@@ -24,6 +24,7 @@ from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.config.system_columns import SystemColumns
 from shardwise.cost.layer_cost import (
     NO_TIMES,
     LayerCommunication,
@@ -620,6 +621,29 @@ def costs_and_bytes(
     return Distinct(found, chosen.position), longest, inputs
 
 
+def costs_on_networks(
+    model: Model, system: System, table: Table, extents: Extents, networks: SystemColumns
+) -> tuple[_Costed, ComponentCosts]:
+    """Result of `costs_and_bytes`, and the costs of every row on each network.
+
+    They have the same kernels and bytes, and are computed together.
+
+    Parameters
+    ----------
+    networks
+        Systems that differ in their networks alone; the first is the system itself.
+    """
+    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
+    varied = bool(np.any(table.data_lengths >= 0))
+    sizes = None if varied else Distinct(inputs.values.sizes, inputs.position)
+    held = stored_bytes(model, table, sizes=sizes)
+    on_each, rows = table.on_each(networks)
+    known = held.of_rows(rows), inputs.of_rows(rows)
+    every = costs_and_bytes(model, system, on_each, gather(extents, rows), *known)[0].of_all()
+    own = np.arange(len(table))
+    return (Distinct(gather(every, own), own), held, inputs), every
+
+
 def stored_bytes(
     model: Model,
     table: Table,
@@ -792,20 +816,40 @@ def _component_costs(
     )
 
 
-def _known_costs(model: Model, system: System, table: Table, extents: Distinct[Extents]) -> _Costed:
-    """Result of `costs_and_bytes`; of a single row, as it was found for one that costs the same."""
+def _known_costs(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Distinct[Extents],
+    networks: SystemColumns | None,
+) -> tuple[_Costed, ComponentCosts | None]:
+    """Costs of rows, and of each on each network.
+
+    Of a single row, they are as they were found for one that costs the same.
+    """
+
+    def costed(
+        table: Table, extents: Extents | Distinct[Extents]
+    ) -> tuple[_Costed, ComponentCosts | None]:
+        if networks is None:
+            return costs_and_bytes(model, system, table, extents), None
+        placed = extents.of_all() if isinstance(extents, Distinct) else extents
+        return costs_on_networks(model, system, table, placed, networks)
+
     row = table.only_row()
     if row is None:
-        return costs_and_bytes(model, system, table, extents)
+        return costed(table, extents)
     placed = extents.of_all()
     row |= {_PLACED + f.name: getattr(placed, f.name).tobytes() for f in fields(placed)}
 
-    def found(names: set[str]) -> _Costed:
+    def found(names: set[str]) -> tuple[_Costed, ComponentCosts | None]:
         seen: Any = SeenRow(table, names), SeenRow(placed, names, _PLACED)
-        costs, held, inputs = costs_and_bytes(model, system, *seen)
-        return Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW), inputs
+        (costs, held, inputs), every = costed(*seen)
+        alone = Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW), inputs
+        return alone, every
 
-    return known_row(found, row, PlacedCosts, model, system, *table.stacks, most=_MOST_KNOWN)
+    owners = model, system, *table.stacks, *(() if networks is None else (networks,))
+    return known_row(found, row, PlacedCosts, *owners, most=_MOST_KNOWN)
 
 
 def known_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:
@@ -837,10 +881,22 @@ class PlacedCosts:
     """Bytes of the components alone: fewer distinct rows, since placement does not matter."""
     inputs: Distinct[OperationInputs]
     """Of the operations: fewer distinct rows, likewise."""
+    on_networks: ComponentCosts | None = None
+    """Of each row on each of several networks (`Table.on_each`)."""
 
     @classmethod
-    def of(cls, model: Model, system: System, table: Table) -> "PlacedCosts":
-        """Place the axes, cost the layers and lay out the stages."""
+    def of(
+        cls, model: Model, system: System, table: Table, networks: SystemColumns | None = None
+    ) -> "PlacedCosts":
+        """Place the axes, cost the layers and lay out the stages.
+
+        Parameters
+        ----------
+        networks
+            As for `costs_on_networks`.
+        """
         extents = evaluate_distinct(partial(place, system), table)
-        components, holdings, inputs = _known_costs(model, system, table, extents)
-        return cls(extents, components, distinct_stage_groups(model, table), holdings, inputs)
+        costed, on_networks = _known_costs(model, system, table, extents, networks)
+        components, holdings, inputs = costed
+        stages = distinct_stage_groups(model, table)
+        return cls(extents, components, stages, holdings, inputs, on_networks)

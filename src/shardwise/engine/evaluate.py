@@ -66,6 +66,20 @@ class Timing:
     recompute_flops: Floats
     """Recomputed in a step, per accelerator [FLOP]."""
 
+    def first(self, step: Step) -> "Timing":
+        """Return the times of the first rows, those of a step."""
+        count = len(step.table)
+        return Timing(
+            step=step,
+            time_s={part: column[:count] for part, column in self.time_s.items()},
+            step_time_s=self.step_time_s[:count],
+            comm_s={
+                axis: (alone[:count], exposed[:count])
+                for axis, (alone, exposed) in self.comm_s.items()
+            },
+            recompute_flops=self.recompute_flops[:count],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(PeakMemory, Timing):
@@ -74,6 +88,8 @@ class Evaluation(PeakMemory, Timing):
     fits: Bools
     inputs: Distinct[OperationInputs]
     """Of the operations."""
+    network_step_s: Floats | None
+    """Step times on each of several networks, if they were of interest; shape (networks, n)."""
 
     @cached_property
     def parts(self) -> Sequence[ComponentOperations]:
@@ -83,17 +99,36 @@ class Evaluation(PeakMemory, Timing):
         return known_of(partial(operation_costs, *given), operation_costs, step.costs)
 
 
-def evaluate(model: Model, system: System, table: Table) -> Evaluation:
-    """Evaluate legal strategies: times of the step and memory of the peak-memory stage."""
-    placed = PlacedCosts.of(model, system, table)
+def evaluate(
+    model: Model, system: System, table: Table, networks: SystemColumns | None = None
+) -> Evaluation:
+    """Evaluate legal strategies: times of the step and memory of the peak-memory stage.
+
+    Parameters
+    ----------
+    networks
+        Systems that differ in their networks alone, to time each row on; the first is the system
+        itself. It takes little longer: formulas are evaluated for all at once.
+    """
+    placed = PlacedCosts.of(model, system, table, networks)
     extents, costs = placed.extents.of_all(), placed.components.of_all()
     holding = peak_memory(table, placed.holdings, placed.stages)
-    timing = timed(model, system, table, extents, costs, placed.stages.of_all())
+    groups, on_networks = placed.stages.of_all(), None
+    if networks is None or placed.on_networks is None:
+        timing = timed(model, system, table, extents, costs, groups)
+    else:
+        on_each, rows = table.on_each(networks)
+        several = gather((extents, groups), rows)
+        every = timed(model, system, on_each, several[0], placed.on_networks, several[1])
+        on_networks = every.step_time_s.reshape(len(networks), len(table))
+        step = Step.of(model, system, table, extents, costs, groups)
+        timing = every.first(step)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
         fits=fits(timing.step.system, holding),
         inputs=placed.inputs,
+        network_step_s=on_networks,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.fit_probability import SURE, states_load
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.config.arguments import count_of
@@ -24,6 +24,8 @@ from shardwise.report.tables.catalog import model_record, stack_record
 
 MOST_LAYER_COSTS = 20_000
 """Of one question; they take some seconds. The models of the catalog need a few hundred."""
+# Estimates that a worker saves, each of up to 1 MB.
+_MOST_RECENT = 32
 # The search for the nearest plan evaluates many rows at once, in the time of about so many plans.
 _NEAREST_PLANS = 2
 _NAME = {"type": "string", "description": "Name of the catalog."}
@@ -146,12 +148,12 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=_MOST_RECENT)
 def recent_estimate(model: Model, system: System, strategy: Strategy) -> Estimate:
-    """Estimate a plan; the last ones are saved: a page first shows figures, then charts."""
-    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+    """Estimate a plan; the last ones are saved: pages go back and forth, and compare plans."""
+    from shardwise.estimator import estimate_each  # noqa: PLC0415 - slow to import
 
-    return estimate(model, system, strategy)
+    return estimate_each(model, system, [strategy], stated=states_load(strategy))[0]
 
 
 def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
