@@ -2,8 +2,7 @@
 
 import pytest
 
-from shardwise import Strategy, System, estimate, search
-from shardwise.analysis import assumed_network
+from shardwise import Strategy, System, estimate, estimator, search
 from shardwise.config.model import Model
 from shardwise.estimator import estimate_each
 from shardwise.frozen import FrozenDict
@@ -30,17 +29,17 @@ def test_strategies_together_are_those_alone(stated):
 
 
 def test_slower_and_faster_links_are_evaluated_once_for_all_plans(monkeypatch):
-    """The intervals of all plans of a search need one evaluation, however many plans."""
-    calls, timed = [], assumed_network.timed
+    """The intervals of all plans of a search need one evaluation, that of the plans themselves."""
+    calls, evaluated = [], estimator.evaluate
 
-    def counting(model, system, table, *placed):
-        calls.append(len(table))
-        return timed(model, system, table, *placed)
+    def counting(model, system, table, networks=None):
+        calls.append((len(table), networks is not None))
+        return evaluated(model, system, table, networks)
 
-    monkeypatch.setattr(assumed_network, "timed", counting)
+    monkeypatch.setattr(estimator, "evaluate", counting)
     found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, tp=[1, 2], pp=1, zero=1, cp=1)
     assert all(plan.interval for plan in found.advised)
-    assert calls == [2 * len(found.advised)]
+    assert [count for count, on_networks in calls if on_networks] == [len(found.advised)]
 
 
 def test_a_frozen_mapping_is_hashed_once(monkeypatch):

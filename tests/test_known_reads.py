@@ -9,6 +9,7 @@ import pytest
 from shardwise import InputError, distinct, estimate
 from shardwise.arrays import equal
 from shardwise.config.strategy_table import Table
+from shardwise.config.system_columns import SystemColumns, with_figures
 from shardwise.distinct import KnownReads, SeenRow
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation, known_legal
@@ -82,6 +83,35 @@ def test_single_rows_are_the_same_whatever_is_known(
             assert equal(one.memory, fresh.memory)
             assert equal(one.step.costs, replace(fresh.step.costs, key=one.step.costs.key))
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_rows_on_several_networks_are_those_on_each_system(kind: str) -> None:
+    """Alone, saved and together: bit for bit, and the row itself as without other networks."""
+    model, system = MODELS[kind], machine()
+    rows = [Table.of(model, {name: [v] for name, v in row.items()}) for row in pairs()[::2999]]
+    rows = [row for row in rows if first_violation(model, system, row)[0] < 0]
+    last, factors = len(system.network) - 1, np.array([1.0, 0.5, 2.0])
+    path = "network", last, "bandwidth"
+    rates = system.network[last].bandwidth * factors
+    networks = SystemColumns(base=system, figures={path: rates}, count=3)
+    systems = [with_figures(system, {path: rate}) for rate in rates.tolist()]
+    together = evaluate(model, system, Table.joined(rows), networks)
+    for n, row in enumerate(rows):
+        alone = evaluate(model, system, row)
+        each = [evaluate(model, one, row).step_time_s[0] for one in systems]
+        for _ in range(2):
+            one = evaluate(model, system, row, networks)
+            assert one.network_step_s is not None
+            assert one.network_step_s[:, 0].tolist() == each
+            parts = [
+                (x.step.costs, x.step.critical, x.step.extents, x.memory) for x in (one, alone)
+            ]
+            assert equal(*parts)
+            assert (one.time_s, one.comm_s) == (alone.time_s, alone.comm_s)
+        assert together.network_step_s is not None
+        assert together.network_step_s[:, n].tolist() == pytest.approx(each, rel=1e-14)
+        assert together.step_time_s[n] == pytest.approx(each[0], rel=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["llama2-7b", "mixtral-8x7b"])
