@@ -882,19 +882,13 @@ class PlacedCosts:
     inputs: Distinct[OperationInputs]
     """Of the operations: fewer distinct rows, likewise."""
     on_networks: ComponentCosts | None = None
-    """Of each row on each of several networks (`Table.on_each`)."""
+    """Of each row on each of several networks (`costs_on_networks`)."""
 
     @classmethod
     def of(
         cls, model: Model, system: System, table: Table, networks: SystemColumns | None = None
     ) -> "PlacedCosts":
-        """Place the axes, cost the layers and lay out the stages.
-
-        Parameters
-        ----------
-        networks
-            As for `costs_on_networks`.
-        """
+        """Place the axes, cost the layers and lay out the stages."""
         extents = evaluate_distinct(partial(place, system), table)
         costed, on_networks = _known_costs(model, system, table, extents, networks)
         components, holdings, inputs = costed

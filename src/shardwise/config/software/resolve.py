@@ -632,8 +632,11 @@ def _with_values(
         for name, value in values.items()
         if not capabilities.allows(name, value)
     }
+    by_default = {name: value for name, value in values.items() if name != "zero"}
     combinations = {
-        name: None if one is None else one.model_copy(update={"then": _with_each(one.then, values)})
+        name: None
+        if one is None
+        else one.model_copy(update={"then": _with_each(one.then, by_default)})
         for name, one in capabilities.combinations.items()
     }
     fields = {**capabilities.fields, **more, **own}

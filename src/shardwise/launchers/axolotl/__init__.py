@@ -2,7 +2,7 @@
 
 from shardwise.launchers.axolotl.reader import NAME, RELEASE, TITLE, read, recognise
 from shardwise.launchers.axolotl.writer import faults, write
-from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.fine_tuning.writer import ENGINES, IGNORES, SAYS
 from shardwise.launchers.launch import Launcher
 
 _DEGREES = frozenset({"tp", "cp", "dp_shard", "tp_exchange", "cp_exchange"})
@@ -10,6 +10,7 @@ LAUNCHER = Launcher(
     name=NAME,
     title=TITLE,
     releases=(RELEASE,),
+    other_stacks=ENGINES,
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

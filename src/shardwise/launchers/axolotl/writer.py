@@ -43,13 +43,14 @@ _ROWS: dict[enums.Batching, dict[str, Any]] = {
 _KERNELS = {**shared.KERNELS, enums.AttentionKernel.EFFICIENT: "xformers"}
 
 
-def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
+def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what axolotl has no option for, as `Launcher.faults`."""
 
     def fault(field: str, problem: str) -> Fault:
         return Fault.of(field, getattr(strategy, field), problem, "strategy")
 
     yield from shared.faults(
+        model,
         strategy,
         losses=tuple(_LOSSES),
         kernels=tuple(_KERNELS),
@@ -62,6 +63,8 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         yield fault("tp_exchange", "allowed: all_reduce")
     if strategy.cp > 1 and strategy.cp_exchange != enums.CpExchange.RING:
         yield fault("cp_exchange", "allowed: ring")
+    if shared.runs_deepspeed(strategy):
+        return
     if (strategy.tp > 1 or strategy.cp > 1) and not shared.is_sharded(strategy):
         yield fault("zero", "tensor and context parallelism are with FSDP; allowed: 2, 3")
     half = strategy.dtype != enums.Dtype.FP32
@@ -114,7 +117,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         settings["attn_implementation"] = _KERNELS[strategy.attention_kernel]
     if strategy.quantization != "none":
         settings["fp8"] = True
-    settings |= _adapters(strategy) | _sharding(strategy)
+    settings |= _adapters(strategy) | _sharding(plan.model, strategy)
     return settings | shared.trainer_settings(strategy)
 
 
@@ -137,7 +140,10 @@ def _adapters(strategy: Strategy) -> dict[str, Any]:
     return settings
 
 
-def _sharding(strategy: Strategy) -> dict[str, Any]:
+def _sharding(model: Model, strategy: Strategy) -> dict[str, Any]:
+    if shared.runs_deepspeed(strategy):
+        ring = {"context_parallel_size": strategy.cp} if strategy.cp > 1 else {}
+        return shared.deepspeed_section(model, strategy) | ring
     if not shared.is_sharded(strategy):
         return {}
     config = shared.fsdp_config(strategy, version="", offload="offload_params")

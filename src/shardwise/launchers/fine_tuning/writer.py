@@ -1,12 +1,16 @@
-"""What writers of fine-tuning files share: types, kernels, FSDP, scripts and refusals."""
+"""What writers of fine-tuning files share: types, kernels, engines, scripts and refusals."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config import enums
+from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
+from shardwise.launchers import deepspeed
+from shardwise.launchers.deepspeed.files import configuration
+from shardwise.launchers.deepspeed.options import BATCHES
 from shardwise.launchers.launch import (
     DOCUMENTS,
     NO_OPTIONS,
@@ -20,6 +24,8 @@ from shardwise.launchers.launch import (
     nodes_of,
     thread_variables,
 )
+from shardwise.launchers.sections import AUTO
+from shardwise.launchers.stacks import STACKS
 from shardwise.units import counted
 
 SAYS = fields_named(
@@ -27,8 +33,12 @@ SAYS = fields_named(
     " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
     " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
     " reference_model checkpoint_place quantization batching"
+) | fields_named(
+    "reduce_dtype fsdp_prefetch dp_overlap offload_activations offload_nvme cpu_optimizer"
 )
-"""Fields that files of the Trainer's kind say."""
+"""Fields that files of the Trainer's kind say; the last ones of DeepSpeed, in its section."""
+ENGINES = (STACKS["deepspeed"],)
+"""Stacks of plans that its files run with, next to that of FSDP."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
 IGNORES: Mapping[str, str] = {
     **NO_OPTIONS,
@@ -36,7 +46,6 @@ IGNORES: Mapping[str, str] = {
     **PLACED,
     **NOT_SELECTIVE,
     "expert_kernel": "experts_implementation of the model's configuration decides it",
-    "reduce_dtype": "mixed precision decides it, and the stack refuses other types",
     "lora_parts": "lora_targets says the same by modules",
     **dict.fromkeys(("tp_exchange", "cp_exchange", "stage_layers"), _NO_DEGREE),
     **dict.fromkeys(("embedding_as_layer", "loss_as_layer"), _NO_DEGREE),
@@ -58,14 +67,20 @@ KERNELS: Mapping[enums.AttentionKernel, str] = {
 _USUAL = (enums.Reference.USUAL, enums.Reference.PRECOMPUTED)
 
 
+def runs_deepspeed(strategy: Strategy) -> bool:
+    """Whether DeepSpeed trains, by the software of the plan, in place of DDP and FSDP."""
+    return strategy.loaded_stack().name in ENGINES
+
+
 def is_sharded(strategy: Strategy) -> bool:
     """Whether FSDP has ranks to shard over."""
-    return strategy.zero > 0 and (strategy.dp or 1) * strategy.cp > 1
+    ranks = (strategy.dp or 1) * strategy.cp
+    return strategy.zero > 0 and ranks > 1 and not runs_deepspeed(strategy)
 
 
 def is_pure(strategy: Strategy) -> bool:
-    """Whether trained weights have the type of products."""
-    half = strategy.dtype != enums.Dtype.FP32
+    """Whether trained weights have the type of products, and no masters."""
+    half = strategy.dtype != enums.Dtype.FP32 and not runs_deepspeed(strategy)
     return half and strategy.in_effect("weight_dtype") == enums.WeightDtype.COMPUTE
 
 
@@ -118,7 +133,8 @@ def trainer_settings(strategy: Strategy) -> dict[str, Any]:
         settings["optim_args"] = "momentum=0.9"
     if strategy.in_effect("compile") == enums.Compile.WHOLE:
         settings["torch_compile"] = True
-    if strategy.in_effect("grad_sync") == enums.GradSync.MICRO_BATCH:
+    by_micro_batch = strategy.in_effect("grad_sync") == enums.GradSync.MICRO_BATCH
+    if by_micro_batch and not runs_deepspeed(strategy):  # its stage decides it
         sync = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         settings["accelerator_config"] = sync
     return settings
@@ -138,10 +154,25 @@ def fsdp_config(strategy: Strategy, *, version: str, offload: str) -> dict[str, 
     return config
 
 
+def deepspeed_section(model: Model, strategy: Strategy) -> dict[str, Any]:
+    """Return `deepspeed`, where it trains: its configuration, with the trainer's sizes."""
+    if not runs_deepspeed(strategy):
+        return {}
+    config = configuration(model, strategy) | dict.fromkeys((*BATCHES, *_STEPS), AUTO)
+    if not strategy.offload_optimizer:
+        config.pop("optimizer", None)  # the trainer's
+        config["zero_allow_untested_optimizer"] = True
+    return {"deepspeed": config}
+
+
+_STEPS = ("gradient_accumulation_steps",)
+
+
 # --- Refusals -------------------------------------------------------------------------------------
 
 
 def faults(
+    model: Model,
     strategy: Strategy,
     *,
     losses: tuple[enums.Loss, ...],
@@ -179,6 +210,9 @@ def faults(
         if strategy.lora_targets is None:
             problem = "adapters are of modules: set them, such as all-linear"
             yield Fault.of("lora_targets", None, problem, "strategy")
+    if runs_deepspeed(strategy):
+        yield from deepspeed.LAUNCHER.faults(model, strategy)
+        allowed |= {"tp": (1,), "ep": (1,), "compile": (enums.Compile.NONE,)}
     for field, values in allowed.items():
         value = getattr(strategy, field)
         used = strategy.in_effect(field) if field in ("compile", "loss") else value

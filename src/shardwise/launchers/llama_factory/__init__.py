@@ -1,6 +1,6 @@
 """LLaMA-Factory: plans as files, and files and commands as strategies."""
 
-from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.fine_tuning.writer import ENGINES, IGNORES, SAYS
 from shardwise.launchers.launch import Launcher
 from shardwise.launchers.llama_factory.reader import NAME, RELEASE, TITLE, read, recognise
 from shardwise.launchers.llama_factory.writer import faults, write
@@ -9,6 +9,7 @@ LAUNCHER = Launcher(
     name=NAME,
     title=TITLE,
     releases=(RELEASE,),
+    other_stacks=ENGINES,
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

@@ -40,9 +40,10 @@ _KERNELS = {
 }
 
 
-def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
+def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what LLaMA-Factory has no option for, as `Launcher.faults`."""
     yield from shared.faults(
+        model,
         strategy,
         losses=tuple(_LOSSES),
         kernels=tuple(_KERNELS),
@@ -105,4 +106,5 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
     if shared.is_sharded(strategy):
         config = shared.fsdp_config(strategy, version="version", offload="cpu_offload")
         settings |= {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
+    settings |= shared.deepspeed_section(plan.model, strategy)
     return settings | shared.trainer_settings(strategy)

@@ -1,6 +1,6 @@
 """TRL and the Hugging Face Trainer: plans as files, and scripts and files as strategies."""
 
-from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.fine_tuning.writer import ENGINES, IGNORES, SAYS
 from shardwise.launchers.launch import Launcher
 from shardwise.launchers.trl.reader import NAME, RELEASE, TITLE, read, recognise
 from shardwise.launchers.trl.writer import faults, write
@@ -9,6 +9,7 @@ LAUNCHER = Launcher(
     name=NAME,
     title=TITLE,
     releases=(RELEASE,),
+    other_stacks=ENGINES,
     endings=(".yaml", ".yml"),
     recognise=recognise,
     read=read,

@@ -39,9 +39,10 @@ _ROWS: dict[Batching, dict[str, Any]] = {
 _NAMES = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP32: "float32"}
 
 
-def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
+def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what TRL has no option for, as `Launcher.faults`."""
     yield from shared.faults(
+        model,
         strategy,
         losses=tuple(_LOSSES),
         kernels=tuple(shared.KERNELS),
@@ -99,6 +100,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         config = shared.fsdp_config(strategy, version="version", offload="cpu_offload")
         config["activation_checkpointing"] = shared.recomputes(strategy)
         settings |= {"fsdp": True, "fsdp_config": config}
+    settings |= shared.deepspeed_section(plan.model, strategy)
     return settings | shared.trainer_settings(strategy)
 
 
