@@ -100,3 +100,20 @@ def test_reducing_more_often_saves_what_offload_would() -> None:
     assert found.best[0].step_time_s < once.best[0].step_time_s
     words = shlex.split(found.recommended.commands["estimate"]) if found.recommended else []
     assert words[words.index("--grad-sync") + 1] == "micro_batch"
+
+
+@each_row(
+    ("stack", "fields", "why"),
+    [
+        ("deepspeed", {"zero": 0, "offload_optimizer": True}, "ZeRO 1 to 3"),
+        ("trl", {"zero": 0, "offload_weights": True, "offload_optimizer": True}, "moves both"),
+        ("llama-factory", {"zero": 3, "cp": 2}, "cp 1 only"),
+        ("axolotl", {"zero": 3, "cp": 2, "cp_exchange": "all_to_all"}, "cp_exchange ring only"),
+    ],
+)
+def test_what_a_trainer_does_by_default_allows_nothing_else(
+    stack: str, fields: dict[str, object], why: str
+) -> None:
+    """A default stage without shards is none that offload runs with."""
+    with pytest.raises(InputError, match=why):
+        estimate(DENSE, H100, gpus=8, gbs=64, stack=stack, **fields)

@@ -16,12 +16,14 @@ from shardwise.launchers.writing import faults_of_plan, written_by_release
 
 SYSTEMS = ("a100-80gb-sxm", "h100-sxm", "b200-sxm", "b300-sxm", "gb200-nvl72", "gb300-nvl72")
 EXPERTS = "qwen3-30b-a3b"
+# Trainers whose own words decide the engine; axolotl sets no tensor parallelism of DeepSpeed.
+DESCRIBED = {"llama-factory": "llama-factory", "axolotl": "axolotl + fsdp2", "trl": "trl"}
 
 
 def refusals(launcher: str, model: str, on: str) -> list[str]:
     """What a launcher says of the best plans of a default search with its stack."""
     used, loaded, system = launcher_of(launcher), Model.load(model), System.load(on)
-    own = {} if launcher == "megatron-bridge" else {"stack": used.stack}
+    own = {} if launcher == "megatron-bridge" else {"stack": DESCRIBED.get(launcher, used.stack)}
     found = search(loaded, system, own, gpus=16, gbs=64, top=3)
     assert found.best
     said = []

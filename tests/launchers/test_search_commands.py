@@ -17,6 +17,8 @@ SIZES = "--gpus 8 --gbs 64 --seq-len 4096"
         ("llama3-8b h100-sxm --stack torchtitan", "torchtitan"),
         ("llama3-8b h100-sxm --stack trl --finetune full --cp 1", "trl"),
         ("llama3-8b h100-sxm --stack automodel --pp 1", "automodel"),
+        ("llama3-8b h100-sxm --stack llama-factory", "llama-factory"),
+        ("llama3-8b h100-sxm --stack axolotl --tp 1", "axolotl"),
         ("llama3-8b h100-sxm", "megatron-bridge"),
     ],
 )
@@ -35,7 +37,7 @@ def test_the_next_command_writes_the_plan(shardwise: Run, case: str, launcher: s
     ("case", "why", "others"),
     [
         ("llama3-8b h100-sxm --stack trl --finetune full --cp 2", "cp: 2: TRL and the", True),
-        ("llama3-8b h100-sxm --stack deepspeed --pp 2", "PipelineMod", True),
+        ("llama3-8b h100-sxm --stack axolotl --tp 2", "tp: 2: no option sets it", True),
         ("gemma3-4b h100-sxm", "Megatron-Core: norms stand before blocks", False),
     ],
 )
@@ -69,6 +71,13 @@ def test_adapters_of_mixers_are_read_back() -> None:
     fields = {"gpus": 8, "gbs": 64, "stack": "trl", "task": "sft", "lora_rank": 16}
     made = export("trl", "nemotron-h-4b", "h100-sxm", lora_targets="all-linear", **fields)
     assert made.read_back.differences == ()
+
+
+def test_stages_of_deepspeed_are_those_that_it_cuts() -> None:
+    """No plan lists layers of stages, which its configuration cannot."""
+    found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, stack="deepspeed", pp=2)
+    assert found.recommended is not None
+    assert "export" in found.recommended.commands
 
 
 def test_a_search_for_a_launcher_has_its_command() -> None:

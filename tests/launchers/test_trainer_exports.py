@@ -53,6 +53,62 @@ def test_what_is_written_is_read_as_the_plan(trainer: str, fields: dict[str, Any
     settings(trainer, fields)
 
 
+DEEPSPEED = FULL | {"stack": "deepspeed-2026"}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"zero": 0, "lora_rank": 16, "lora_targets": "qv"},
+        {"zero": 1, "dtype": "fp16"},
+        {"zero": 2, "micro_batch_size": 2, "gradient_dtype": "fp32", "dp_overlap": False},
+        {"zero": 3, "fsdp_reshard": False},
+        {"zero": 3, "offload_optimizer": True, "offload_weights": True},
+        {"zero": 3, "offload_optimizer": True, "cpu_optimizer": "superoffload"},
+        {"zero": 3, "lora_rank": 16, "lora_targets": "all-linear", "optimizer": "adamw-8bit"},
+    ],
+)
+def test_plans_of_deepspeed_have_its_configuration(trainer: str, fields: dict[str, Any]) -> None:
+    """In place of FSDP, with sizes and optimizer of the trainer, which has no other engine then."""
+    options = settings(trainer, DEEPSPEED | fields)
+    config = options["deepspeed"]
+    assert config["zero_optimization"]["stage"] == fields["zero"]
+    assert config["train_micro_batch_size_per_gpu"] == "auto"
+    assert ("optimizer" in config) == fields.get("offload_optimizer", False)
+    assert not {"fsdp", "fsdp_config", "pure_bf16", "accelerator_config"} & options.keys()
+
+
+def test_described_trainers_run_with_deepspeed() -> None:
+    """Most LLaMA-Factory runs do, so that its plan and its file are of the same engine."""
+    fields = FULL | {"stack": "llama-factory"}
+    made = export("llama-factory", "llama3-8b", "h100-sxm", fields)
+    assert "deepspeed" in yaml.safe_load(made.files[0].text)
+    assert made.read_back.estimate is not None
+    own = estimate("llama3-8b", "h100-sxm", fields)
+    assert made.read_back.estimate.step_time_s == pytest.approx(own.step_time_s, rel=SAME)
+
+
+def test_axolotl_splits_the_context_with_deepspeed_too() -> None:
+    """By ring attention, whose degree is an option of its own."""
+    stack = {"base": "deepspeed-2026", "capabilities": {"fields": {"cp_exchange": ["ring"]}}}
+    made = export("axolotl", "llama3-8b", "h100-sxm", DEEPSPEED | {"cp": 2, "stack": stack})
+    assert yaml.safe_load(made.files[0].text)["context_parallel_size"] == 2
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    "field", [{"tp": 2}, {"zero": 1, "compile": "whole"}, {"optimizer": "muon"}]
+)
+def test_what_trainers_do_not_set_of_deepspeed_is_refused(
+    trainer: str, field: dict[str, Any]
+) -> None:
+    """Degrees that need code of its own."""
+    with pytest.raises(InputError) as refused:
+        export(trainer, "llama3-8b", "h100-sxm", DEEPSPEED | field)
+    assert [*field][-1] in {fault.field for fault in refused.value.faults}
+
+
 @pytest.mark.parametrize(
     ("trainer", "options"),
     [
