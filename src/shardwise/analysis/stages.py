@@ -178,7 +178,7 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
 def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
     """Memory and time of every pipeline stage of a table of one row."""
     step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
-    names = _names_of(evaluation.parts)
+    names = known_of(partial(_names_of, evaluation), _names_of, blocks, most=_MOST_KNOWN)
     stage = np.arange(int(table.pp[0]))
     run = by_stage(step.groups)
     shares = Shares.of(table, blocks)
@@ -238,8 +238,9 @@ def _by_pass(evaluation: Evaluation) -> dict[PassName, ComponentCosts]:
     return {"forward": forward, "backward": backward}
 
 
-def _names_of(parts: Sequence[ComponentOperations]) -> _Names:
+def _names_of(evaluation: Evaluation) -> _Names:
     """Names of the operations of each component, and of those of the head that train."""
+    parts = evaluation.parts
     names = [(name, [one.operation.name for one in costs]) for name, _, costs in parts]
     trained = [one.operation.name for one in parts[-1][2] if step_of(one.operation).trains]
     return [*names, ("trained", trained)]
