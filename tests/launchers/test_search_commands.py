@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rows import each_row
 from shardwise import export, search
+from shardwise.launchers.stacks import launcher_of_stack
 
 Run = Callable[..., tuple[int, str, str]]
 SIZES = "--gpus 8 --gbs 64 --seq-len 4096"
@@ -31,6 +32,24 @@ def test_the_next_command_writes_the_plan(shardwise: Run, case: str, launcher: s
     code, _, said = shardwise(*words[1:-2])
     assert code == 0
     assert "is the plan" in said
+
+
+@each_row(
+    ("stack", "launcher"),
+    [
+        ("TRL 1.9", "trl"),
+        ("HF Trainer, DeepSpeed ZeRO-3", "trl"),
+        ("LLaMA-Factory 0.9.4, DeepSpeed ZeRO-2", "llama-factory"),
+        ("Megatron-LM core 0.16", "megatron"),
+        ("deepspeed-2024", "deepspeed"),
+        ("verl", None),
+        ("unknown", None),
+        ("mine.yaml", None),
+    ],
+)
+def test_the_launcher_of_software_is_that_of_its_trainer(stack: str, launcher: str | None) -> None:
+    """Whatever engine it runs with."""
+    assert launcher_of_stack(stack) == launcher
 
 
 @each_row(

@@ -92,6 +92,15 @@ def test_fine_tuning_is_a_word_of_the_page():
     assert State.of_query(state.to_query()) == state
 
 
+def test_the_export_opens_on_the_trainer_that_is_described():
+    """Whatever engine runs its plan; else on the launcher of the stack."""
+    named = {"llama-factory": "llama-factory", "TRL 1.9": "trl", "PyTorch FSDP2": "torchtitan"}
+    for stack, launcher in named.items():
+        view = views.estimate_view(question(stack=stack, tp="1", zero="3"), [], dark=False)
+        assert (view["faults"], view["launcher"]) == ([], launcher)
+    assert views.estimate_view(question(), [], dark=False)["launcher"] == "megatron-bridge"
+
+
 def test_changed_figures_of_a_model_are_those_of_a_file_with_a_base():
     """By path; the fault of a wrong one names it."""
     state = State(shape={"hidden": "8192", "layers.0.count": "16"})

@@ -112,6 +112,9 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
         except InputError as error:
             return {"faults": [str(fault) for fault in error.faults]}
         tables = printed(lambda: own.print_estimate(found)) if "tables" in details else ""
+        own_launcher = (
+            launcher_of_stack(strategy.stack) if isinstance(strategy.stack, str) else None
+        )
     return {
         "faults": [],
         "verdict": own.verdict_word(found),
@@ -121,7 +124,7 @@ def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: boo
         "time": time_html(found),
         "memory": memory_html(found),
         "fits": found.fits and found.verdict == "fits",
-        "launcher": launcher_of_stack(found.software.stack),
+        "launcher": own_launcher or launcher_of_stack(found.software.stack),
         "tables": tables,
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
     }

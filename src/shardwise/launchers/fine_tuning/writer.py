@@ -37,7 +37,7 @@ SAYS = fields_named(
     "reduce_dtype fsdp_prefetch dp_overlap offload_activations offload_nvme cpu_optimizer"
 )
 """Fields that files of the Trainer's kind say; the last ones of DeepSpeed, in its section."""
-ENGINES = (STACKS["deepspeed"],)
+ENGINES = (STACKS["deepspeed"], "deepspeed-2024")
 """Stacks of plans that its files run with, next to that of FSDP."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
 IGNORES: Mapping[str, str] = {
