@@ -249,3 +249,14 @@ def test_padded_sequences_of_several_lengths_are_not_packed(
     fields = LORA | {"data_lengths": (300, 900, 2048)}
     made = export(trainer, "llama3-8b", "h100-sxm", fields)
     assert options.items() <= yaml.safe_load(made.files[0].text).items()
+
+
+def test_stages_of_automodel_differ_by_one_layer() -> None:
+    """27 layers on 2 x 7 stages: 2 on each but the last, by the layers of the longest."""
+    fields = {"gpus": 16, "gbs": 64, "pp": 2, "vpp": 7, "ep": 8, "zero": 3, "seq_len": 4096}
+    made = export("automodel", "deepseek-v2-lite", "h100-sxm", fields)
+    pipeline = yaml.safe_load(made.files[0].text)["distributed"]["pipeline"]
+    assert pipeline["layers_per_stage"] == 2
+    assert made.read_back.differences == ()
+    with pytest.raises(InputError, match="no layers_per_stage cuts 32 layers"):
+        export("automodel", "llama3-8b", "h100-sxm", gpus=24, gbs=96, pp=3, vpp=11, zero=3)

@@ -92,8 +92,9 @@ def _more_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         yield fault("lora_targets", "adapters are of modules: set them, such as all-linear")
     if shared.modules_of(strategy)[1]:
         yield fault("lora_targets", "embedding and head have no adapters here; leave them out")
-    if strategy.vpp > 1 and model.depth % (strategy.pp * strategy.vpp):
-        yield fault("vpp", f"needs pp x vpp that divides {model.depth} layers (layers_per_stage)")
+    if strategy.vpp > 1 and _stages(model, strategy) != strategy.pp * strategy.vpp:
+        problem = f"no layers_per_stage cuts {model.depth} layers into pp x vpp stages"
+        yield fault("vpp", problem)
     # Whether types of trained weights are neither those of the stack nor fp32.
     usual = {name: Strategy.model_fields[name].default for name in _TYPES}
     own = [str(strategy.in_effect(name)) for name in _TYPES]
@@ -196,9 +197,19 @@ def _distributed(plan: LaunchPlan) -> dict[str, Any]:
             "pp_microbatch_size": strategy.micro_batch_size,
         }
         if strategy.vpp > 1:
-            pipeline["layers_per_stage"] = plan.model.depth // (strategy.pp * strategy.vpp)
+            pipeline["layers_per_stage"] = _layers_per_stage(plan.model, strategy)
         settings["pipeline"] = pipeline
     return settings
+
+
+def _layers_per_stage(model: Model, strategy: Strategy) -> int:
+    """Layers of the longest stage."""
+    return -(-model.depth // (strategy.pp * strategy.vpp))
+
+
+def _stages(model: Model, strategy: Strategy) -> int:
+    """Stages that AutoModel makes of it (`calculate_virtual_stages`): they differ by one layer."""
+    return -(-model.depth // _layers_per_stage(model, strategy))
 
 
 def _adapters(strategy: Strategy) -> dict[str, Any]:
