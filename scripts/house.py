@@ -9,6 +9,7 @@ once if its name stands only where it is defined and in one other place of the p
 set of a command has the functions of the package that it runs, imports included.
 """
 
+import argparse
 import ast
 import json
 import os
@@ -320,4 +321,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folders", nargs="*", metavar="FOLDER")
+    main(parser.parse_args().folders)

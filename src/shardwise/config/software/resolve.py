@@ -632,6 +632,7 @@ def _with_values(
         for name, value in values.items()
         if not capabilities.allows(name, value)
     }
+    # Offload and the like need shards, whatever the stage is by default.
     by_default = {name: value for name, value in values.items() if name != "zero"}
     combinations = {
         name: None
