@@ -29,6 +29,8 @@ def test_the_next_command_writes_the_plan(shardwise: Run, case: str, launcher: s
     assert plan["not_written"] == ""
     words = shlex.split(plan["commands"]["export"])
     assert words[:3] == ["shardwise", "export", launcher]
+    if plan["strategy"]["recompute"] != "selective":
+        assert "--recompute-parts" not in words
     code, _, said = shardwise(*words[1:-2])
     assert code == 0
     assert "is the plan" in said

@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.analysis import Result
 from shardwise.analysis.fit_probability import SURE, states_load
 from shardwise.arrays import Floats, Ints, divisors
+from shardwise.config.enums import Recompute
 from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -134,7 +135,10 @@ def plan_words(model: Model, strategy: Strategy, described: object) -> list[str]
         Software of the space that it is of: a description stands for the stack that it means.
     """
     plain = strategy.to_dict()
-    words = [word for name in set_fields(model, strategy) for word in flag_words(name, plain[name])]
+    named = set_fields(model, strategy)
+    if strategy.recompute != Recompute.SELECTIVE:
+        named.pop("recompute_parts", None)  # of no effect
+    words = [word for name in named for word in flag_words(name, plain[name])]
     stack = plain["stack"]
     if not isinstance(stack, str) and isinstance(described, (list, tuple)):
         stack = next(iter(described), None) if len(described) == 1 else None
