@@ -158,14 +158,11 @@ def deepspeed_section(model: Model, strategy: Strategy) -> dict[str, Any]:
     """Return `deepspeed`, where it trains: its configuration, with the trainer's sizes."""
     if not runs_deepspeed(strategy):
         return {}
-    config = configuration(model, strategy) | dict.fromkeys((*BATCHES, *_STEPS), AUTO)
+    config = configuration(model, strategy) | dict.fromkeys(BATCHES, AUTO)
     if not strategy.offload_optimizer:
         config.pop("optimizer", None)  # the trainer's
         config["zero_allow_untested_optimizer"] = True
     return {"deepspeed": config}
-
-
-_STEPS = ("gradient_accumulation_steps",)
 
 
 # --- Refusals -------------------------------------------------------------------------------------
