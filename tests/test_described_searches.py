@@ -117,3 +117,16 @@ def test_what_a_trainer_does_by_default_allows_nothing_else(
     """A default stage without shards is none that offload runs with."""
     with pytest.raises(InputError, match=why):
         estimate(DENSE, H100, gpus=8, gbs=64, stack=stack, **fields)
+
+
+@each_row(
+    ("stack", "zero", "engine"),
+    [("llama-factory", 0, "ddp"), ("axolotl", 2, "fsdp1"), ("axolotl", 3, "deepspeed3")],
+)
+def test_fields_with_one_value_decide_on_the_software(stack: str, zero: int, engine: str) -> None:
+    """As in an estimate that sets them: without ZeRO, LLaMA-Factory runs with DDP."""
+    plan = searched(DENSE, stack, zero=zero, lora_rank=16, lora_targets=["all-linear"]).recommended
+    assert plan is not None
+    own = estimate(DENSE, H100, {**plan.strategy, "stack": stack})
+    assert own.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
+    assert own.software.engine == engine

@@ -407,7 +407,7 @@ class _Query:
         if change is None or found.nearest is None:
             return None
         resolved = Strategy.validated(found.nearest.strategy).resolved(model, system)
-        flags = plan_words(model, resolved, self.space.stack)
+        flags = plan_words(model, resolved, self.space.stack, system)
         return change, " ".join(["shardwise estimate", model.name, system.name, *flags])
 
     def explain(self, options: SearchOptions) -> int:

@@ -126,8 +126,8 @@ def flag_words(name: str, value: object) -> list[str]:
     return [] if value is None else [f"--{dashed}", shlex.quote(str(value))]
 
 
-def plan_words(model: Model, strategy: Strategy, described: object) -> list[str]:
-    """Return the flags of a plan, with its software.
+def plan_words(model: Model, strategy: Strategy, described: object, on: System) -> list[str]:
+    """Return the flags of a plan on a system, with its software.
 
     Parameters
     ----------
@@ -135,13 +135,14 @@ def plan_words(model: Model, strategy: Strategy, described: object) -> list[str]
         Software of the space that it is of: a description stands for the stack that it means.
     """
     plain = strategy.to_dict()
-    named = set_fields(model, strategy)
+    stack, text = plain["stack"], None
+    if not isinstance(stack, str) and isinstance(described, (list, tuple)):
+        stack = next(iter(described), None) if len(described) == 1 else None
+        text = stack if isinstance(stack, str) else None
+    named = set_fields(model, strategy, text, on)
     if strategy.recompute != Recompute.SELECTIVE:
         named.pop("recompute_parts", None)  # of no effect
     words = [word for name in named for word in flag_words(name, plain[name])]
-    stack = plain["stack"]
-    if not isinstance(stack, str) and isinstance(described, (list, tuple)):
-        stack = next(iter(described), None) if len(described) == 1 else None
     return [*words, "--stack", shlex.quote(stack)] if isinstance(stack, str) else words
 
 

@@ -207,7 +207,7 @@ def _next(
     described = result.space.get("stack")
     own = strategy.to_dict()["stack"]
     stack = described[0] if described and len(described) == 1 else own
-    case = [*map(shlex.quote, names), *plan_words(model, strategy, described)]
+    case = [*map(shlex.quote, names), *plan_words(model, strategy, described, system)]
     commands = {"estimate": " ".join(["shardwise", "estimate", *case])}
     launcher, why = result.launcher, ""
     if launcher is None and isinstance(stack, str) and (of := registry.find("launcher_of_stack")):

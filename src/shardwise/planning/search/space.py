@@ -29,7 +29,7 @@ from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.recipe import Recipe
 from shardwise.config.roles import Group, Tries
-from shardwise.config.software.resolve import is_description, stack_on
+from shardwise.config.software.resolve import DECIDING_FIELDS, is_description, stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
@@ -577,8 +577,12 @@ class Space(_Values):
         return self._known_stacks[at][1]
 
     def stack_of(self, one: Any, system: System) -> Stack:
-        """Return a stack of the space, of described software the most probable one."""
-        stated = {"gpus": 1} if self.gpus == (1,) else {}
+        """Return a stack of the space, of described software the most probable one.
+
+        Fields that have one value decide on it, as those that a strategy sets.
+        """
+        own = {name: getattr(self, name) for name in DECIDING_FIELDS}
+        stated = {n: v[0] for n, v in own.items() if isinstance(v, tuple) and len(v) == 1}
         return stack_on(one, system, self._model, stated=stated)
 
     @cached_property
