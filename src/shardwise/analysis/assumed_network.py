@@ -6,6 +6,7 @@ them.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -25,15 +26,16 @@ def other_networks(system: System, table: Table) -> SystemColumns | None:
     """
     if not any((table.gpus > inside).any() for _, inside in _assumed(system)):
         return None
-    known: list[SystemColumns] = known_of(list, SystemColumns, system)
-    if not known:
-        figures: dict[FigurePath, Floats] = {}
-        for place, _ in _assumed(system):
-            tier = system.network[place]
-            factors = np.array([1.0, 1 / tier.rate_spread, tier.rate_spread])
-            figures["network", place, "bandwidth"] = tier.bandwidth * factors
-        known.append(SystemColumns(base=system, figures=figures, count=3))
-    return known[0]
+    return known_of(partial(_with_other_links, system), SystemColumns, system)
+
+
+def _with_other_links(system: System) -> SystemColumns:
+    figures: dict[FigurePath, Floats] = {}
+    for place, _ in _assumed(system):
+        tier = system.network[place]
+        factors = np.array([1.0, 1 / tier.rate_spread, tier.rate_spread])
+        figures["network", place, "bandwidth"] = tier.bandwidth * factors
+    return SystemColumns(base=system, figures=figures, count=3)
 
 
 def _assumed(system: System) -> list[tuple[int, float]]:

@@ -848,7 +848,7 @@ def _known_costs(
         alone = Distinct(costs.of_all(), ONLY_ROW), Distinct(held.of_all(), ONLY_ROW), inputs
         return alone, every
 
-    owners = model, system, *table.stacks, *(() if networks is None else (networks,))
+    owners = model, system, networks, *table.stacks
     return known_row(found, row, PlacedCosts, *owners, most=_MOST_KNOWN)
 
 

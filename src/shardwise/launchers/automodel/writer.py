@@ -93,8 +93,7 @@ def _more_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if shared.modules_of(strategy)[1]:
         yield fault("lora_targets", "embedding and head have no adapters here; leave them out")
     if strategy.vpp > 1 and _stages(model, strategy) != strategy.pp * strategy.vpp:
-        problem = f"no layers_per_stage cuts {model.depth} layers into pp x vpp stages"
-        yield fault("vpp", problem)
+        yield fault("vpp", f"no layers_per_stage cuts {model.depth} layers into pp x vpp stages")
     # Whether types of trained weights are neither those of the stack nor fp32.
     usual = {name: Strategy.model_fields[name].default for name in _TYPES}
     own = [str(strategy.in_effect(name)) for name in _TYPES]

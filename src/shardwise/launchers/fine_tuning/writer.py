@@ -33,10 +33,9 @@ SAYS = fields_named(
     " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
     " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
     " reference_model checkpoint_place quantization batching"
-) | fields_named(
-    "reduce_dtype fsdp_prefetch dp_overlap offload_activations offload_nvme cpu_optimizer"
+    " reduce_dtype fsdp_prefetch dp_overlap offload_activations offload_nvme cpu_optimizer"
 )
-"""Fields that files of the Trainer's kind say; the last ones of DeepSpeed, in its section."""
+"""Fields that files of the Trainer's kind say; the last six in the section of DeepSpeed."""
 ENGINES = (STACKS["deepspeed"], "deepspeed-2024")
 """Stacks of plans that its files run with, next to that of FSDP."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
